@@ -1,0 +1,132 @@
+"""Every way the router itself can fail, drawn as one tree.
+
+    RouterError
+      UsageError            exit code 2: a command line or configuration that can't be used
+        ConfigError         a setting that is unknown, ill-typed or contradicts another
+      RequestError          answered to the client as OpenAI-shaped JSON; the class knows the status
+        BadRequest 400 · UnknownModel 404 · NotServed 404 · BodyTooLarge 413 · HeadTooLarge 431
+        NotImplementedHere 501 · ReplicaUnreachable 502 · NoReplicaAvailable 503 · ReplicaTimedOut 504
+
+A replica's own 4xx or 5xx is not an error here: it is relayed as it came. Messages name the thing and the remedy and
+never hold prompt text or credentials.
+"""
+
+from http import HTTPStatus
+
+import orjson
+
+
+class RouterError(Exception):
+    """Something the router can't do."""
+
+
+class UsageError(RouterError):
+    """A command line or a configuration that can't be used; the process ends with exit code 2."""
+
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    """A setting that is unknown, has the wrong type, or contradicts another."""
+
+
+class RequestError(RouterError):
+    """A request the router answers itself. Subclasses fix `status`, `kind` and `code`."""
+
+    status = 500
+    kind = "internal_error"
+    code: str | None = None
+
+    def __init__(self, message: str, *, param: str | None = None, retry_after_s: int | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+    @property
+    def reason(self) -> str:
+        return HTTPStatus(self.status).phrase
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """The head of the answer, without framing."""
+        headers = [(b"Content-Type", b"application/json")]
+        if self.retry_after_s is not None:
+            headers.append((b"Retry-After", b"%d" % self.retry_after_s))
+        return headers
+
+    @property
+    def body(self) -> bytes:
+        """OpenAI's error object (https://platform.openai.com/docs/guides/error-codes)."""
+        error = {"message": str(self), "type": self.kind, "param": self.param, "code": self.code or self.status}
+        return orjson.dumps({"error": error})
+
+
+class BadRequest(RequestError):  # noqa: N818 -- named after the HTTP status it is
+    """The client's bytes can't be understood."""
+
+    status = 400
+    kind = "invalid_request_error"
+
+
+class UnknownModel(RequestError):  # noqa: N818 -- named after what it says
+    """No replica serves the model the client asked for."""
+
+    status = 404
+    kind = "invalid_request_error"
+    code = "model_not_found"
+
+
+class NotServed(RequestError):  # noqa: N818 -- named after what it says
+    """A path the router never passes on, such as an engine's control endpoints."""
+
+    status = 404
+    kind = "invalid_request_error"
+    code = "path_not_served"
+
+
+class BodyTooLarge(RequestError):  # noqa: N818 -- named after the HTTP status it is
+    """The body is larger than `limits.body_bytes`."""
+
+    status = 413
+    kind = "invalid_request_error"
+    code = "body_too_large"
+
+
+class HeadTooLarge(RequestError):  # noqa: N818 -- named after the HTTP status it is
+    """Request line and headers together are larger than `limits.header_bytes`."""
+
+    status = 431
+    kind = "invalid_request_error"
+    code = "headers_too_large"
+
+
+class NotImplementedHere(RequestError):  # noqa: N818 -- named after the HTTP status it is
+    """A part of HTTP the router does not speak, such as a transfer coding besides chunked."""
+
+    status = 501
+    kind = "invalid_request_error"
+    code = "not_implemented"
+
+
+class ReplicaUnreachable(RequestError):  # noqa: N818 -- named after what happened
+    """Every replica that was tried refused, broke off, or spoke no HTTP before the first byte."""
+
+    status = 502
+    kind = "server_error"
+    code = "replica_unreachable"
+
+
+class NoReplicaAvailable(RequestError):  # noqa: N818 -- named after what happened
+    """No replica that serves the model is healthy at the moment."""
+
+    status = 503
+    kind = "server_error"
+    code = "no_replica_available"
+
+
+class ReplicaTimedOut(RequestError):  # noqa: N818 -- named after what happened
+    """The replica did not start to answer in time."""
+
+    status = 504
+    kind = "server_error"
+    code = "replica_timed_out"

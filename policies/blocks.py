@@ -1,0 +1,79 @@
+"""Chained keys of full blocks of token ids: the router's own names for what a prefix cache may hold.
+
+    seed     model, LoRA adapter and salt, each framed by its length, so that no two triples give the same bytes
+    key_i    the first 16 bytes of SHA-256(seed || the first i blocks of token ids), one running digest per prompt
+    token    an id as 4 little-endian bytes
+
+A key therefore names the whole prefix up to its block. The keys need not equal an engine's hashes; they obey the same
+rule (vLLM 0.32, `v1/core/kv_cache_utils.py`): only full blocks, and never the last token of a prompt.
+"""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+KEY_BYTES = 16
+TOKEN_BYTES = 4
+
+
+class Chain:
+    """A prefix so far: a running SHA-256 and the token bytes that do not fill a block yet."""
+
+    __slots__ = ("_digest", "_tail")
+
+    def __init__(self, digest: "hashlib._Hash", tail: bytes = b"") -> None:
+        self._digest = digest
+        self._tail = tail
+
+    @classmethod
+    def root(cls, model: str, adapter: str = "", salt: str = "") -> "Chain":
+        """Where every prompt of one model, adapter and salt begins."""
+        digest = hashlib.sha256()
+        for field in (model, adapter, salt):
+            data = field.encode("utf-8", "surrogatepass")
+            digest.update(len(data).to_bytes(8, "little") + data)
+        return cls(digest)
+
+    def copy(self) -> "Chain":
+        return Chain(self._digest.copy(), self._tail)
+
+    @property
+    def tail_tokens(self) -> int:
+        """Tokens that wait for their block to fill."""
+        return len(self._tail) // TOKEN_BYTES
+
+    def identity(self) -> bytes:
+        """The 32 bytes that tell this chain from any other: of a root, its model, adapter and salt."""
+        digest = self._digest.copy()
+        digest.update(self._tail)
+        return digest.digest()
+
+    def grow(self, token_bytes: bytes | memoryview, block_tokens: int) -> list[bytes]:
+        """Append packed token ids; return the keys of the blocks that became full."""
+        data = self._tail + bytes(token_bytes) if self._tail else bytes(token_bytes)
+        step = block_tokens * TOKEN_BYTES
+        whole = len(data) - len(data) % step
+        view = memoryview(data)
+        update, digest = self._digest.update, self._digest.digest
+        keys = []
+        for start in range(0, whole, step):
+            update(view[start : start + step])
+            keys.append(digest()[:KEY_BYTES])
+        self._tail = data[whole:]
+        return keys
+
+
+def packed(ids: Sequence[int]) -> bytes:
+    """Token ids as little-endian uint32. Raises `OverflowError` for an id that is negative or over 32 bits."""
+    return np.asarray(ids, dtype="<u4").tobytes() if len(ids) else b""
+
+
+def block_keys(root: Chain, token_bytes: bytes | memoryview, block_tokens: int) -> tuple[bytes, ...]:
+    """Keys of all full blocks of one prompt."""
+    return tuple(root.copy().grow(token_bytes, block_tokens))
+
+
+def hittable_blocks(prompt_tokens: int, block_tokens: int) -> int:
+    """How many leading blocks of a prompt can be read from a cache: the last token is always computed."""
+    return max(0, (prompt_tokens - 1) // block_tokens)

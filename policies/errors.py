@@ -1,9 +1,9 @@
 """Errors of the core: a policy that can't be loaded, and facts that can't be true.
 
-    PolicyError            start-up: the text says what to do
-      UnknownPolicy        no such name; close names are offered
-      BadSettings          a setting the policy does not have, or a value it can't take
-    FleetError             a bug in a shell: an unknown replica, a fact told twice
+PolicyError            start-up: the text says what to do
+  UnknownPolicy        no such name; close names are offered
+  BadSettings          a setting the policy does not have, or a value it can't take
+FleetError             a bug in a shell: an unknown replica, a fact told twice
 """
 
 

@@ -42,7 +42,7 @@ class Replica:
     matched_blocks: int
     """Leading blocks of this request that are probably in this replica's cache."""
     shared_blocks: int
-    """How many of the request's leading blocks are common to many different continuations (the same for every replica)."""
+    """Leading blocks of the request that many different prompts continue: the same for every replica."""
     held_blocks: int
     """Blocks the index believes this replica holds."""
     capacity_blocks: int | None

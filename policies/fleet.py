@@ -1,0 +1,261 @@
+"""The book of replicas: facts go in, views come out. Both shells, live and simulated, keep this same book.
+
+The life of a request is `sent` → `first_token` → `done`, with `failed` or `done` allowed at any point after `sent`. A
+fact that contradicts the book raises `FleetError`: a bug in the shell. Where time matters the caller passes it, in
+seconds of any clock that does not go backward. Not here: health checks, sockets, choosing.
+"""
+
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, field
+
+from policies.errors import FleetError
+from policies.index import PrefixIndex
+from policies.types import Replica, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a replica says of itself; None is what it did not say."""
+
+    running: int | None = None
+    waiting: int | None = None
+    kv_used_fraction: float | None = None
+    block_tokens: int | None = None
+    capacity_blocks: int | None = None
+    """Usable KV blocks, counted in the replica's own `block_tokens`."""
+
+
+@dataclass(slots=True)
+class _Flight:
+    """One request on its way."""
+
+    request: Request
+    replica: str
+    uncached_tokens: int
+    matched_blocks: int
+    prefilling: bool = True
+
+
+@dataclass(slots=True)
+class _Entry:
+    """What the book says of one replica."""
+
+    name: str
+    weight: float
+    given_capacity_blocks: int | None
+    models: frozenset[str] | None = None
+    open: bool = True
+    present: bool = True
+    report: Report = field(default_factory=Report)
+    reported_s: float | None = None
+    in_flight: int = 0
+    pending_prefill_tokens: int = 0
+    capacity_blocks: int | None = None
+    engine_block_blocks: int = 1
+    """How many of the fleet's blocks make one of the replica's."""
+
+    def serves(self, model: str) -> bool:
+        return self.models is None or not model or model in self.models
+
+
+class Fleet:
+    """Replicas, what they hold, and what is on its way to them."""
+
+    def __init__(self, block_tokens: int = 16, *, unknown_capacity_blocks: int = 50_000) -> None:
+        self.block_tokens = block_tokens
+        self._index = PrefixIndex(unknown_capacity_blocks=unknown_capacity_blocks)
+        self._entries: dict[str, _Entry] = {}
+        self._flights: dict[str, _Flight] = {}
+
+    def __repr__(self) -> str:
+        told = ", ".join(
+            f"{entry.name}{'' if entry.open else ' closed'} {entry.in_flight} in flight"
+            f" {entry.pending_prefill_tokens} pending {self._index.held_blocks(entry.name)} held"
+            for entry in self._entries.values()
+            if entry.present
+        )
+        return f"<Fleet {told or 'empty'}>"
+
+    # -- membership ------------------------------------------------------------------------------------------------
+
+    def joined(self, name: str, *, weight: float = 1.0, capacity_blocks: int | None = None) -> None:
+        """A replica belongs to the fleet. One that left and returns finds its requests in flight still counted."""
+        if weight <= 0:
+            raise FleetError(f"replica {name!r} has weight {weight}; a weight is a speed and must be above 0")
+        entry = self._entries.get(name)
+        if entry is not None and entry.present:
+            raise FleetError(f"replica {name!r} joined twice; names must differ")
+        if entry is None:
+            entry = self._entries[name] = _Entry(name, weight, capacity_blocks)
+        else:
+            entry.weight, entry.given_capacity_blocks = weight, capacity_blocks
+            entry.present, entry.open, entry.models, entry.report = True, True, None, Report()
+        entry.capacity_blocks = capacity_blocks
+        self._index.joined(name, capacity_blocks)
+
+    def left(self, name: str) -> None:
+        """A replica is gone for now; requests it still serves stay in the book until they end."""
+        entry = self._entry(name)
+        entry.present = False
+        self._index.left(name)
+        self._forget_if_idle(entry)
+
+    def serves(self, name: str, models: Iterable[str] | None) -> None:
+        """The models and adapters a replica serves; None while that is not known, which counts as any."""
+        self._entry(name).models = None if models is None else frozenset(models)
+
+    def models(self) -> tuple[str, ...]:
+        """Every model an open replica is known to serve, sorted."""
+        known = (entry.models for entry in self._entries.values() if entry.present and entry.open and entry.models)
+        return tuple(sorted(frozenset().union(*known)))
+
+    def replicas(self) -> tuple[str, ...]:
+        """The replicas of the fleet, open or closed, in the order they joined."""
+        return tuple(entry.name for entry in self._entries.values() if entry.present)
+
+    def opened(self, name: str) -> None:
+        self._entry(name).open = True
+
+    def closed(self, name: str) -> None:
+        """Out of every view until `opened`; what it holds and serves stays in the book."""
+        self._entry(name).open = False
+
+    def is_open(self, name: str) -> bool:
+        return self._entry(name).open
+
+    # -- facts about a replica -------------------------------------------------------------------------------------
+
+    def reported(self, name: str, report: Report, now_s: float) -> None:
+        entry = self._entry(name)
+        entry.report = report
+        entry.reported_s = now_s
+        entry.engine_block_blocks = max(1, (report.block_tokens or self.block_tokens) // self.block_tokens)
+        capacity = entry.given_capacity_blocks
+        if capacity is None and report.capacity_blocks is not None:
+            capacity = report.capacity_blocks * (report.block_tokens or self.block_tokens) // self.block_tokens
+        if capacity != entry.capacity_blocks:
+            entry.capacity_blocks = capacity
+            self._index.resized(name, capacity)
+
+    def cleared(self, name: str) -> None:
+        """The replica's cache is empty: it restarted, or was reset."""
+        self._entry(name)
+        self._index.cleared(name)
+
+    # -- facts about a request -------------------------------------------------------------------------------------
+
+    def sent(self, request: Request, name: str) -> None:
+        """The request is on its way: it counts as load, and its blocks as held, from this moment.
+
+        A burst of equal prompts must meet where the first one went, long before any engine could tell.
+        """
+        entry = self._entry(name)
+        if request.id in self._flights:
+            raise FleetError(f"request {request.id!r} was sent twice")
+        matched = self._matched(entry, self._index.matched(request.blocks))
+        uncached = max(0, request.prompt_tokens - matched * request.block_tokens)
+        self._flights[request.id] = _Flight(request, name, uncached, matched)
+        entry.in_flight += 1
+        entry.pending_prefill_tokens += uncached
+        self._index.recorded(name, request.blocks)
+
+    def first_token(self, request: Request) -> None:
+        """The prefill is over. Told at most once."""
+        flight = self._flight(request)
+        if not flight.prefilling:
+            raise FleetError(f"request {request.id!r} had its first token twice")
+        flight.prefilling = False
+        self._entries[flight.replica].pending_prefill_tokens -= flight.uncached_tokens
+
+    def done(self, request: Request, output_blocks: tuple[bytes, ...] = ()) -> None:
+        """The request ended, or its client left: what was computed stays cached.
+
+        `output_blocks` are the keys that continue the request's own blocks.
+        """
+        flight = self._landed(request)
+        entry = self._entries[flight.replica]
+        if output_blocks and entry.present:
+            self._index.recorded(flight.replica, request.blocks + output_blocks)
+        self._forget_if_idle(entry)
+
+    def failed(self, request: Request) -> None:
+        """The replica did not take the request: its blocks are withdrawn, but for those others in flight bring."""
+        flight = self._landed(request)
+        entry = self._entries[flight.replica]
+        if entry.present:
+            self._index.withdrawn(flight.replica, request.blocks, flight.matched_blocks)
+            for other in self._flights.values():
+                if other.replica == flight.replica and other.request.blocks[:1] == request.blocks[:1]:
+                    self._index.recorded(flight.replica, other.request.blocks)
+        self._forget_if_idle(entry)
+
+    # -- views -----------------------------------------------------------------------------------------------------
+
+    def view(self, request: Request, now_s: float, without: Container[str] = ()) -> tuple[Replica, ...]:
+        """The replicas that may be chosen, as this request sees them; empty when there is none. Changes nothing."""
+        matched = self._index.matched(request.blocks)
+        shared = self._index.shared_blocks(request.blocks)
+        return tuple(
+            Replica(
+                entry.name,
+                entry.in_flight,
+                entry.pending_prefill_tokens,
+                self._matched(entry, matched),
+                shared,
+                self._index.held_blocks(entry.name),
+                entry.capacity_blocks,
+                entry.weight,
+                entry.report.running,
+                entry.report.waiting,
+                entry.report.kv_used_fraction,
+                None if entry.reported_s is None else now_s - entry.reported_s,
+            )
+            for entry in self._entries.values()
+            if entry.open and entry.present and entry.serves(request.model) and entry.name not in without
+        )
+
+    def load(self, name: str) -> tuple[int, int]:
+        """Requests in flight and uncached prompt tokens pending on one replica."""
+        entry = self._entry(name)
+        return entry.in_flight, entry.pending_prefill_tokens
+
+    def held_blocks(self, name: str) -> int:
+        return self._index.held_blocks(name)
+
+    @property
+    def index_runs(self) -> int:
+        return self._index.runs
+
+    # -- the book --------------------------------------------------------------------------------------------------
+
+    def _entry(self, name: str) -> _Entry:
+        entry = self._entries.get(name)
+        if entry is None or not entry.present:
+            raise FleetError(f"the fleet knows no replica {name!r}")
+        return entry
+
+    def _flight(self, request: Request) -> _Flight:
+        try:
+            return self._flights[request.id]
+        except KeyError:
+            raise FleetError(f"request {request.id!r} is not on its way") from None
+
+    def _landed(self, request: Request) -> _Flight:
+        flight = self._flight(request)
+        del self._flights[request.id]
+        entry = self._entries[flight.replica]
+        entry.in_flight -= 1
+        if flight.prefilling:
+            entry.pending_prefill_tokens -= flight.uncached_tokens
+        return flight
+
+    def _forget_if_idle(self, entry: _Entry) -> None:
+        if not entry.present and not entry.in_flight:
+            del self._entries[entry.name]
+
+    def _matched(self, entry: _Entry, matched: dict[str, int]) -> int:
+        """A replica whose blocks are larger than ours can only hit whole ones of its own."""
+        blocks = matched.get(entry.name, 0)
+        if entry.engine_block_blocks > 1:
+            blocks -= blocks % entry.engine_block_blocks
+        return blocks

@@ -1,0 +1,150 @@
+"""The metrics by name: kind, labels and meaning of each, and how numbers become Prometheus families.
+
+The one rule: a metric that is not in `FAMILIES` can't be built. Not here: the counting (`metrics`).
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric: its name on the wire, its kind, its labels and what it means."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    labels: tuple[str, ...]
+    help: str
+
+
+_TOKENS = ("route", "model", "replica", "basis", "reported")
+
+FAMILIES: tuple[Family, ...] = (
+    Family(
+        "router_requests_total",
+        "counter",
+        ("route", "model", "replica", "status", "outcome"),
+        "Requests answered, by how they ended; `replica` is empty when the router answered itself",
+    ),
+    Family("router_choices_total", "counter", ("replica", "reason"), "Requests placed, by the policy's reason"),
+    Family(
+        "router_refusals_total", "counter", ("route", "code"), "Requests the router answered with an error of its own"
+    ),
+    Family("router_retries_total", "counter", ("route",), "Attempts that failed before the first byte and moved on"),
+    Family("router_policy_failures_total", "counter", (), "Choices the policy failed to make; these went by load"),
+    Family(
+        "router_request_duration_seconds", "histogram", ("route",), "From the request's last byte to its reply's last"
+    ),
+    Family(
+        "router_ttft_seconds", "histogram", ("route", "replica"), "From the request's last byte to its reply's first"
+    ),
+    Family(
+        "router_decision_seconds", "histogram", (), "The router's own work before a request is sent: tokens to choice"
+    ),
+    Family(
+        "router_prompt_tokens_total",
+        "counter",
+        _TOKENS,
+        'Prompt tokens of finished requests; `reported="yes"` where the replica said how many were cached',
+    ),
+    Family(
+        "router_available_tokens_total",
+        "counter",
+        _TOKENS,
+        "Prompt tokens believed cached on the best usable replica; short of the prompt: the workload did not repeat",
+    ),
+    Family(
+        "router_predicted_tokens_total",
+        "counter",
+        _TOKENS,
+        "Prompt tokens believed cached on the chosen replica; short of available: given up for load",
+    ),
+    Family(
+        "router_delivered_tokens_total",
+        "counter",
+        _TOKENS,
+        'Prompt tokens the replica reported as cached; short of predicted where reported="yes": the index was wrong',
+    ),
+    Family(
+        "router_output_tokens_total", "counter", ("route", "model", "replica"), "Generated tokens, as replicas reported"
+    ),
+    Family("router_in_flight", "gauge", ("replica",), "Requests sent and not finished"),
+    Family(
+        "router_pending_prefill_tokens", "gauge", ("replica",), "Uncached prompt tokens that wait for a first token"
+    ),
+    Family("router_held_blocks", "gauge", ("replica",), "Blocks the index believes the replica holds"),
+    Family("router_index_runs", "gauge", (), "Runs of blocks the index keeps for all replicas together"),
+    Family("router_replica_up", "gauge", ("replica",), "1 while the replica may be chosen"),
+    Family(
+        "router_replica_state",
+        "gauge",
+        ("replica", "state"),
+        "1 for the replica's state: starting, open, trial, closed",
+    ),
+    Family("router_replica_failures_total", "counter", ("replica", "kind"), "Failed requests and cut replies by kind"),
+    Family("router_replica_restarts_total", "counter", ("replica",), "Restarts seen: the replica's cache was emptied"),
+    Family("router_replica_running", "gauge", ("replica",), "Requests in the engine's batch, as it reports"),
+    Family("router_replica_waiting", "gauge", ("replica",), "Requests in the engine's queue, as it reports"),
+    Family(
+        "router_replica_kv_used_fraction", "gauge", ("replica",), "Share of KV blocks pinned, as the engine reports"
+    ),
+    Family("router_build_info", "gauge", ("version",), "1; the version of the router"),
+)
+
+_BY_NAME = {family.name: family for family in FAMILIES}
+BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0)
+DECISION_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+
+Labels = tuple[str, ...]
+Built = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+
+
+class Histogram:
+    """Counts per bucket; the last one is beyond every bound."""
+
+    __slots__ = ("bounds_s", "counts", "sum_s")
+
+    def __init__(self, bounds_s: tuple[float, ...] = BOUNDS_S) -> None:
+        self.bounds_s = bounds_s
+        self.counts = [0] * (len(bounds_s) + 1)
+        self.sum_s = 0.0
+
+    def observed(self, seconds: float) -> None:
+        self.counts[bisect_left(self.bounds_s, seconds)] += 1
+        self.sum_s += seconds
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Cumulative, as Prometheus wants them."""
+        total, found = 0, []
+        for bound, count in zip((*map(str, self.bounds_s), "+Inf"), self.counts, strict=True):
+            total += count
+            found.append((bound, float(total)))
+        return found
+
+
+def counter(name: str, values: Iterable[tuple[Labels, float]]) -> CounterMetricFamily:
+    family = _BY_NAME[name]
+    built = CounterMetricFamily(name.removesuffix("_total"), family.help, labels=family.labels)
+    for key, value in values:
+        built.add_metric(key, value)
+    return built
+
+
+def gauge(name: str, values: Iterable[tuple[Labels, float]]) -> GaugeMetricFamily:
+    family = _BY_NAME[name]
+    built = GaugeMetricFamily(name, family.help, labels=family.labels)
+    for key, value in values:
+        built.add_metric(key, value)
+    return built
+
+
+def histograms(name: str, values: Iterable[tuple[Labels, Histogram]]) -> HistogramMetricFamily:
+    family = _BY_NAME[name]
+    built = HistogramMetricFamily(name, family.help, labels=family.labels)
+    for key, value in values:
+        built.add_metric(key, value.buckets(), value.sum_s)
+    return built

@@ -1,0 +1,210 @@
+"""What the router counts, and how Prometheus reads it.
+
+The one rule: a label's values come from a closed set (known routes, served models, configured replicas, else `other`),
+so no client can make the series grow. Counting is a few additions on plain numbers; families are built when somebody
+scrapes. Not here: what a replica reports of itself (`engine_metrics`).
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
+from prometheus_client.registry import Collector
+
+from policies.fleet import Fleet
+from router import __version__
+from router.families import DECISION_BOUNDS_S, Built, Histogram, Labels, counter, gauge, histograms
+from router.families import FAMILIES as FAMILIES
+from router.health import Watcher
+from router.hysteresis import CLOSED, OPEN, STARTING, TRIAL
+
+_LABEL_VALUES = 256  # distinct models, and distinct reasons, before the rest are "other"
+OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One finished request."""
+
+    route: str
+    model: str
+    replica: str
+    reason: str
+    status: int
+    outcome: str
+    duration_s: float
+    ttft_s: float | None
+    prompt_tokens: int
+    available_tokens: int
+    predicted_tokens: int
+    delivered_tokens: int | None
+    output_tokens: int | None
+    basis: str
+    retries: int
+
+
+_STATES = (STARTING, OPEN, TRIAL, CLOSED)
+
+
+@dataclass(slots=True)
+class _Tokens:
+    """Sums over the requests of one label set."""
+
+    prompt: int = 0
+    available: int = 0
+    predicted: int = 0
+    delivered: int = 0
+
+
+@dataclass(slots=True)
+class _Counts:
+    """Everything that only grows."""
+
+    requests: dict[Labels, int] = field(default_factory=dict)
+    choices: dict[Labels, int] = field(default_factory=dict)
+    refusals: dict[Labels, int] = field(default_factory=dict)
+    retries: dict[Labels, int] = field(default_factory=dict)
+    tokens: dict[Labels, _Tokens] = field(default_factory=dict)
+    output_tokens: dict[Labels, int] = field(default_factory=dict)
+    durations: dict[Labels, Histogram] = field(default_factory=dict)
+    ttfts: dict[Labels, Histogram] = field(default_factory=dict)
+    decisions: Histogram = field(default_factory=lambda: Histogram(DECISION_BOUNDS_S))
+    policy_failures: int = 0
+
+
+class Metrics(Collector):
+    """Counts outcomes, and reads fleet and watcher when scraped."""
+
+    def __init__(self, *, fleet: Fleet, watcher: Watcher, routes: Iterable[str]) -> None:
+        self._fleet = fleet
+        self._watcher = watcher
+        self._routes = {route: route for route in routes}
+        self._models: dict[str, str] = {"": ""}
+        self._reasons: dict[str, str] = {}
+        self._statuses: dict[int, str] = {}
+        self._counts = _Counts()
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+        PlatformCollector(registry=self._registry)
+        GCCollector(registry=self._registry)
+
+    def __repr__(self) -> str:
+        return f"<Metrics {sum(self._counts.requests.values())} requests>"
+
+    # -- facts -----------------------------------------------------------------------------------------------------
+
+    def answered(self, outcome: Outcome) -> None:
+        """Book a finished request; a few µs."""
+        counts = self._counts
+        route = self._routes.get(outcome.route, OTHER)
+        model = self._models.get(outcome.model) or self._model(outcome.model)
+        replica = outcome.replica
+        status = self._statuses.get(outcome.status) or self._status(outcome.status)
+        _add(counts.requests, (route, model, replica, status, outcome.outcome), 1)
+        _add(counts.choices, (replica, self._reasons.get(outcome.reason) or self._reason(outcome.reason)), 1)
+        delivered = outcome.delivered_tokens
+        key = (route, model, replica, outcome.basis, "no" if delivered is None else "yes")
+        tokens = counts.tokens.get(key)
+        if tokens is None:
+            tokens = counts.tokens[key] = _Tokens()
+        tokens.prompt += outcome.prompt_tokens
+        tokens.available += outcome.available_tokens
+        tokens.predicted += outcome.predicted_tokens
+        if delivered:
+            tokens.delivered += delivered
+        if outcome.output_tokens:
+            _add(counts.output_tokens, (route, model, replica), outcome.output_tokens)
+        if outcome.retries:
+            _add(counts.retries, (route,), outcome.retries)
+        _histogram(counts.durations, (route,)).observed(outcome.duration_s)
+        if outcome.ttft_s is not None:
+            _histogram(counts.ttfts, (route, replica)).observed(outcome.ttft_s)
+
+    def refused(self, path: str, status: int, code: str) -> None:
+        """Book a request the router answered with an error of its own; `code` is a constant of the error's class."""
+        route = self._routes.get(path, OTHER)
+        _add(self._counts.requests, (route, "", "", str(status), "refused"), 1)
+        _add(self._counts.refusals, (route, code), 1)
+
+    def decided(self, seconds: float) -> None:
+        """The router's own work for one request took this long."""
+        self._counts.decisions.observed(seconds)
+
+    def policy_failed(self) -> None:
+        self._counts.policy_failures += 1
+
+    def exposition(self) -> bytes:
+        """The answer to `GET /metrics`."""
+        return generate_latest(self._registry)
+
+    # -- closed sets -----------------------------------------------------------------------------------------------
+
+    def _model(self, model: str) -> str:
+        """A model's label: itself once a replica has served it, else `other`."""
+        if model in self._models:
+            return self._models[model]
+        if len(self._models) < _LABEL_VALUES and model in self._fleet.models():
+            self._models[model] = model
+            return model
+        return OTHER
+
+    def _reason(self, reason: str) -> str:
+        """A plug-in may give any text as its reason; only so many become labels."""
+        if len(self._reasons) >= _LABEL_VALUES:
+            return OTHER
+        return self._reasons.setdefault(reason, reason[:64])
+
+    def _status(self, status: int) -> str:
+        return self._statuses.setdefault(status, str(status)) if 100 <= status < 600 else OTHER
+
+    # -- scraping --------------------------------------------------------------------------------------------------
+
+    def collect(self) -> Iterator[Built]:
+        counts = self._counts
+        yield counter("router_requests_total", counts.requests.items())
+        yield counter("router_choices_total", counts.choices.items())
+        yield counter("router_refusals_total", counts.refusals.items())
+        yield counter("router_retries_total", counts.retries.items())
+        yield counter("router_policy_failures_total", [((), counts.policy_failures)])
+        yield histograms("router_request_duration_seconds", counts.durations.items())
+        yield histograms("router_ttft_seconds", counts.ttfts.items())
+        yield histograms("router_decision_seconds", [((), counts.decisions)])
+        for word in ("prompt", "available", "predicted", "delivered"):
+            sums = [(key, getattr(tokens, word)) for key, tokens in counts.tokens.items()]
+            yield counter(f"router_{word}_tokens_total", sums)
+        yield counter("router_output_tokens_total", counts.output_tokens.items())
+        yield from self._of_the_fleet()
+        yield from self._of_the_replicas()
+        yield gauge("router_build_info", [((__version__,), 1)])
+
+    def _of_the_fleet(self) -> Iterator[Built]:
+        loads = {(name,): self._fleet.load(name) for name in self._fleet.replicas()}
+        yield gauge("router_in_flight", [(key, load[0]) for key, load in loads.items()])
+        yield gauge("router_pending_prefill_tokens", [(key, load[1]) for key, load in loads.items()])
+        yield gauge("router_held_blocks", [(key, self._fleet.held_blocks(key[0])) for key in loads])
+        yield gauge("router_index_runs", [((), self._fleet.index_runs)])
+
+    def _of_the_replicas(self) -> Iterator[Built]:
+        states = self._watcher.states()
+        yield gauge("router_replica_up", [((state.name,), int(state.usable)) for state in states])
+        rows = [((state.name, word), int(word == state.state)) for state in states for word in _STATES]
+        yield gauge("router_replica_state", rows)
+        failures = [((state.name, kind), count) for state in states for kind, count in state.failures.items()]
+        yield counter("router_replica_failures_total", failures)
+        yield counter("router_replica_restarts_total", [((state.name,), state.restarts) for state in states])
+        engines = [((state.name,), state.engine) for state in states if state.engine is not None]
+        for word in ("running", "waiting", "kv_used_fraction"):
+            known = [(key, value) for key, engine in engines if (value := getattr(engine, word)) is not None]
+            yield gauge(f"router_replica_{word}", known)
+
+
+def _add(counts: dict[Labels, int], key: Labels, amount: int) -> None:
+    counts[key] = counts.get(key, 0) + amount
+
+
+def _histogram(histograms: dict[Labels, Histogram], key: Labels) -> Histogram:
+    found = histograms.get(key)
+    if found is None:
+        found = histograms[key] = Histogram()
+    return found

@@ -1,0 +1,80 @@
+"""What the two Protocols and the gateway say to each other: a client's call, and the reply it waits for.
+
+The one rule: a body is bytes and stays bytes. Not here: sockets, parsing, meaning.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+Headers = list[tuple[bytes, bytes]]
+
+HOP_BY_HOP = frozenset(
+    [b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"]
+    + [b"proxy-authenticate", b"proxy-authorization"]
+)
+"""Headers of one connection, never passed on (RFC 9110 §7.6.1, and the RFC 2616 §13.5.1 list older software sends)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One complete request of a client, hop-by-hop headers already dropped, the body whole and untouched."""
+
+    method: bytes
+    target: bytes
+    """Path and query as the client sent them."""
+    headers: Headers
+    body: bytes
+    host: bytes
+    """The client's Host header; empty when HTTP/1.0 sent none."""
+    peer: str
+    """The client's address."""
+
+    @property
+    def path(self) -> str:
+        return self.target.partition(b"?")[0].decode("latin-1")
+
+    def header(self, name: bytes) -> str | None:
+        """The first value of a header; `name` in lower case."""
+        for key, value in self.headers:
+            if key.lower() == name:
+                return value.decode("latin-1")
+        return None
+
+
+class Source(Protocol):
+    """Where a reply's bytes come from: can be slowed down."""
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+
+class Reply(Protocol):
+    """The client's side of one exchange. `head` once, `write` any number of times, then `end` or `abort`."""
+
+    framed: bool
+    """True: `write` takes the replica's bytes with their framing. False: it takes the body alone."""
+    source: Source | None
+
+    def head(self, status: int, reason: bytes, headers: Headers, *, bodiless: bool = False) -> None:
+        """Start the reply. With neither Content-Length nor chunked coding in `headers`, the reply frames the body itself."""
+        ...
+
+    def write(self, data: bytes) -> None: ...
+
+    def end(self) -> None:
+        """The reply is whole."""
+        ...
+
+    def abort(self) -> None:
+        """The reply can't be finished: the client must see it as broken, never as complete."""
+        ...
+
+
+def without_hop_by_hop(headers: Headers) -> Headers:
+    """Headers that may be passed on: those of this connection, and any that Connection names, are dropped."""
+    named = [value for name, value in headers if name.lower() == b"connection"]
+    if not named:
+        return [(name, value) for name, value in headers if name.lower() not in HOP_BY_HOP]
+    dropped = HOP_BY_HOP.union(token.strip().lower() for value in named for token in value.split(b","))
+    return [(name, value) for name, value in headers if name.lower() not in dropped]

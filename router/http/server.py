@@ -1,0 +1,310 @@
+"""The client's side: an asyncio Protocol that reads requests with llhttp and writes replies straight to the socket.
+
+Only `POST` is served here. A connection whose next request is anything else is handed, with the bytes read so far, to
+another Protocol (the aiohttp application), and stays there. One request at a time; what a client pipelines waits.
+The one rule: a reply that was not finished is never made to look finished.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import httptools
+
+from router.errors import BadRequest, BodyTooLarge, HeadTooLarge, NotImplementedHere, RequestError
+from router.http.messages import Call, Headers, Reply, Source, without_hop_by_hop
+
+_KEPT_WHILE_BUSY_BYTES = 64 * 1024  # bytes a client may send ahead before its socket is no longer read
+_LINGER_S = 2.0  # how long an early error waits for the client to stop sending, so that a reset does not eat the answer
+_POST = b"POST "
+
+Serve = Callable[[Call, Reply], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a client may send."""
+
+    header_bytes: int = 64 * 1024
+    body_bytes: int = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """What every client connection shares: who serves, what is allowed, who else is at the door."""
+
+    serve: Serve
+    limits: Limits
+    otherwise: Callable[[], asyncio.Protocol]
+    """Makes the Protocol that takes over connections whose request is not a POST."""
+    connections: set["ClientConnection"]
+
+    def __call__(self) -> "ClientConnection":
+        return ClientConnection(self)
+
+
+class ClientConnection(asyncio.Protocol):
+    """One client socket; also the `Reply` of the request being served on it."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._limits = listener.limits
+        self._parser = httptools.HttpRequestParser(self)
+        self._ahead = b""
+        self._waiting: deque[tuple[Call, bool]] = deque()
+        self._broken: RequestError | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._boundary = True
+        self._lingering = False
+        self._keep_alive = True
+        self._minor = 1
+        self._chunking = False
+        self.framed = True
+        self.source: Source | None = None
+
+    # -- the socket ------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport: asyncio.Transport = transport  # type: ignore[assignment]  # TCP, so a full transport
+        peer = transport.get_extra_info("peername")
+        self._peer = str(peer[0]) if peer else "unknown"
+        self._listener.connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._listener.connections.discard(self)
+        if self._task is not None:
+            self._task.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        if self._lingering:
+            return
+        if self._task is not None:
+            self._ahead += data
+            if len(self._ahead) > _KEPT_WHILE_BUSY_BYTES:
+                self._transport.pause_reading()
+            return
+        self._read(self._ahead + data if self._ahead else data)
+
+    def pause_writing(self) -> None:
+        if self.source is not None:
+            self.source.pause()
+
+    def resume_writing(self) -> None:
+        if self.source is not None:
+            self.source.resume()
+
+    # -- reading requests ------------------------------------------------------------------------------------------
+
+    def _read(self, data: bytes) -> None:
+        self._ahead = b""
+        if self._boundary:
+            if len(data) < len(_POST) and _POST.startswith(data):
+                self._ahead = data
+                return
+            if not data.startswith(_POST):
+                self._hand_over(data)
+                return
+        try:
+            self._feed(data)
+        except httptools.HttpParserError as error:
+            self._broken = self._broken or BadRequest(f"the request is not valid HTTP: {error}")
+        if self._task is None:
+            self._next()
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            # A server may ignore Upgrade (RFC 9110 §7.8), but llhttp stops reading there: say it again without.
+            self._waiting.pop()
+            names = (b"connection", b"upgrade", b"http2-settings")
+            kept = [b"%b: %b\r\n" % field for field in self._headers if field[0].lower() not in names]
+            head = b"%b %b HTTP/1.1\r\n%b\r\n" % (self._parser.get_method(), self._url, b"".join(kept))
+            self._parser = httptools.HttpRequestParser(self)
+            self._feed(head + data[upgrade.args[0] :])
+
+    def on_message_begin(self) -> None:
+        self._boundary = False
+        self._url = b""
+        self._headers: Headers = []
+        self._head_bytes = 0
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+        self._count_head(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name, value))
+        self._count_head(len(name) + len(value) + 4)
+
+    def _count_head(self, size_bytes: int) -> None:
+        self._head_bytes += size_bytes
+        if self._head_bytes > self._limits.header_bytes:
+            raise self._refused(
+                HeadTooLarge(f"request line and headers exceed limits.header_bytes = {self._limits.header_bytes}")
+            )
+
+    def on_headers_complete(self) -> None:
+        self._minor = 0 if self._parser.get_http_version() == "1.0" else 1
+        expected = False
+        hosts = authorizations = 0
+        self._host = b""
+        for name, value in self._headers:
+            key = name.lower()
+            if key == b"content-length":
+                self._check_body(int(value))
+            elif key == b"transfer-encoding" and value.strip().lower() != b"chunked":
+                raise self._refused(NotImplementedHere("Transfer-Encoding other than chunked is not accepted"))
+            elif key == b"expect":
+                expected = value.lower() == b"100-continue"
+            elif key == b"host":
+                hosts += 1
+                self._host = value
+            elif key == b"authorization":
+                authorizations += 1
+        if hosts > 1 or authorizations > 1:
+            which = "Host" if hosts > 1 else "Authorization"
+            raise self._refused(BadRequest(f"the request has more than one {which} header; send exactly one"))
+        if expected and self._task is None and not self._waiting:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        self._check_body(self._body_bytes)
+        self._body.append(body)
+
+    def _check_body(self, size_bytes: int) -> None:
+        if size_bytes > self._limits.body_bytes:
+            raise self._refused(
+                BodyTooLarge(f"the body exceeds limits.body_bytes = {self._limits.body_bytes}; raise it or send less")
+            )
+
+    def _refused(self, error: RequestError) -> RequestError:
+        """llhttp wraps what a callback raises, so the reason is kept aside."""
+        self._broken = error
+        return error
+
+    def on_message_complete(self) -> None:
+        self._boundary = True
+        keep_alive = self._parser.should_keep_alive()  # only inside this callback does llhttp know
+        method = self._parser.get_method()
+        if method != b"POST":
+            # A client that pipelines another method behind a POST meets a closed connection and asks again.
+            self._waiting.append((Call(b"", b"", [], b"", b"", ""), False))
+            return
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        self._body = []
+        headers = [
+            (name, value)
+            for name, value in without_hop_by_hop(self._headers)
+            if name.lower() not in (b"host", b"content-length", b"expect")
+        ]
+        self._waiting.append((Call(method, self._url, headers, body, self._host, self._peer), keep_alive))
+
+    def _next(self) -> None:
+        """Serve the next request that is complete, or say why none will come."""
+        if self._waiting:
+            call, self._keep_alive = self._waiting.popleft()
+            if not call.method:
+                self._transport.close()
+                return
+            self.framed = self._minor == 1
+            self._chunking = False
+            self._task = asyncio.get_running_loop().create_task(self._serve(call))
+        elif self._broken is not None:
+            self._refuse(self._broken)
+
+    async def _serve(self, call: Call) -> None:
+        try:
+            await self._listener.serve(call, self)
+        except BaseException:
+            self._transport.abort()
+            raise
+        finally:
+            self._task = None
+            self.source = None
+        self._advance()
+
+    def _advance(self) -> None:
+        """The exchange is over: close, or go on with what the client sent meanwhile."""
+        if self._transport.is_closing():
+            return
+        if not self._keep_alive:
+            self._transport.close()
+            return
+        self._transport.resume_reading()
+        if self._waiting or self._broken is not None:
+            self._next()
+        elif self._ahead:
+            self._read(self._ahead)
+
+    def _hand_over(self, data: bytes) -> None:
+        self._listener.connections.discard(self)
+        protocol = self._listener.otherwise()
+        self._transport.set_protocol(protocol)
+        protocol.connection_made(self._transport)
+        protocol.data_received(data)
+
+    # -- writing replies -------------------------------------------------------------------------------------------
+
+    def head(self, status: int, reason: bytes, headers: Headers, *, bodiless: bool = False) -> None:
+        parts = [b"HTTP/1.1 %d %b\r\n" % (status, reason)]
+        measured = bodiless
+        for name, value in headers:
+            key = name.lower()
+            if key == b"content-length":
+                measured = True
+            elif key == b"transfer-encoding":
+                if self._minor == 0:  # HTTP/1.0 knows no chunks: the end of the connection ends the body
+                    continue
+                measured = True
+            parts += (name, b": ", value, b"\r\n")
+        if not measured:
+            if self._minor == 0:
+                self._keep_alive = False
+            else:
+                self._chunking = True
+                parts.append(b"Transfer-Encoding: chunked\r\n")
+        elif self._minor == 0 and not bodiless:
+            self._keep_alive = False
+        if not self._keep_alive:
+            parts.append(b"Connection: close\r\n")
+        parts.append(b"\r\n")
+        self._transport.write(b"".join(parts))
+
+    def write(self, data: bytes) -> None:
+        if self._chunking:
+            data = b"%x\r\n%b\r\n" % (len(data), data)
+        self._transport.write(data)
+
+    def end(self) -> None:
+        if self._chunking:
+            self._transport.write(b"0\r\n\r\n")
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def _refuse(self, error: RequestError) -> None:
+        """Answer bytes that are no request, and let the answer arrive before the connection goes."""
+        self._keep_alive = False
+        self._lingering = True
+        body = error.body
+        head: Headers = [*error.headers, (b"Content-Length", b"%d" % len(body))]
+        self.head(error.status, error.reason.encode(), head)
+        self._transport.write(body)
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        asyncio.get_running_loop().call_later(_LINGER_S, self._transport.abort)
+
+    def close_when_idle(self) -> None:
+        """Draining: finish what is being served, then close."""
+        self._keep_alive = False
+        if self._task is None:
+            self._transport.close()
+
+    @property
+    def busy(self) -> bool:
+        return self._task is not None

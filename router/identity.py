@@ -1,0 +1,80 @@
+"""Whose request this is: a user for `user-hash`, a session for stickiness, from sources the operator lists.
+
+A source is `header:NAME` or `body:MEMBER` (dots descend: `body:metadata.user_id`). The first that has a value wins.
+Without any, a session is inferred: a prompt that continues one seen before belongs to the same conversation.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from router.errors import ConfigError
+from router.http.messages import Call
+
+_LONGEST_ID = 256
+_LOOKED_BACK_BLOCKS = 512  # a turn longer than this many blocks starts a new session
+
+
+class Identity:
+    """Reads one kind of identity from a call, from the first source that has it."""
+
+    def __init__(self, sources: Sequence[str]) -> None:
+        self._headers: list[tuple[int, bytes]] = []
+        self._members: list[tuple[int, list[str]]] = []
+        for position, source in enumerate(sources):
+            kind, _, name = source.partition(":")
+            if kind == "header" and name:
+                self._headers.append((position, name.lower().encode("latin-1", "replace")))
+            elif kind == "body" and name:
+                self._members.append((position, name.split(".")))
+            else:
+                raise ConfigError(f"identity source {source!r} is neither header:NAME nor body:MEMBER")
+
+    def of(self, call: Call, body: Mapping[str, Any] | None) -> str | None:
+        found: list[tuple[int, str]] = []
+        if self._headers:
+            present = {name.lower(): value for name, value in call.headers}
+            for position, name in self._headers:
+                if value := present.get(name):
+                    found.append((position, value.decode("latin-1")))
+                    break
+        if body is not None:
+            for position, path in self._members:
+                if value := _member(body, path):
+                    found.append((position, value))
+                    break
+        return min(found)[1][:_LONGEST_ID] if found else None
+
+
+def _member(body: Mapping[str, Any], path: Sequence[str]) -> str | None:
+    value: Any = body
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value if isinstance(value, str) and value else None
+
+
+class Sessions:
+    """Infers sessions from growing prefixes; remembers the last block of the most recent `capacity` prompts."""
+
+    def __init__(self, capacity: int = 100_000) -> None:
+        self._by_last_block: OrderedDict[bytes, bytes] = OrderedDict()
+        self._capacity = capacity
+
+    def __repr__(self) -> str:
+        return f"<Sessions {len(self._by_last_block)} of {self._capacity}>"
+
+    def of(self, blocks: Sequence[bytes]) -> str | None:
+        """The session this prompt continues, or a new one named after its own last block; None for a tiny prompt."""
+        if not blocks:
+            return None
+        sessions = self._by_last_block
+        session = blocks[-1]
+        for block in reversed(blocks[-_LOOKED_BACK_BLOCKS:]):
+            earlier = sessions.pop(block, None)
+            if earlier is not None:
+                session = earlier
+                break
+        sessions[blocks[-1]] = session
+        if len(sessions) > self._capacity:
+            sessions.popitem(last=False)
+        return session.hex()

@@ -1,0 +1,149 @@
+"""What the router reads in a request body, and which paths it knows. It reads; it never changes a byte.
+
+Paths are those of vLLM 0.32's API server. Not here: prompts (`router.prompts`), who asks (`router.identity`).
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from router.errors import BadRequest, NotServed
+from router.http.messages import Call
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+
+JSON_ROUTES = frozenset(
+    [
+        CHAT,
+        COMPLETIONS,
+        "/v1/responses",
+        "/v1/messages",
+        "/v1/messages/count_tokens",
+        "/v1/embeddings",
+        "/v1/rerank",
+        "/v1/score",
+        "/v2/rerank",
+        "/v2/embed",
+        "/rerank",
+        "/score",
+        "/pooling",
+        "/classify",
+        "/tokenize",
+        "/detokenize",
+    ]
+)
+"""Paths whose body must be a JSON object; a body that is not one is answered 400 here."""
+
+FORM_ROUTES = frozenset(["/v1/audio/transcriptions", "/v1/audio/translations"])
+"""Paths whose body is a multipart form with a `model` field."""
+
+ROUTES = tuple(sorted(JSON_ROUTES | FORM_ROUTES | {"/v1/audio/speech", "/v1/models"}))
+"""Every path the router knows by name, for metric labels."""
+
+CONTROL = frozenset(
+    [
+        "/metrics",
+        "/reset_prefix_cache",
+        "/reset_mm_cache",
+        "/reset_encoder_cache",
+        "/sleep",
+        "/wake_up",
+        "/is_sleeping",
+        "/pause",
+        "/resume",
+        "/is_paused",
+        "/collective_rpc",
+        "/server_info",
+        "/start_profile",
+        "/stop_profile",
+        "/v1/load_lora_adapter",
+        "/v1/unload_lora_adapter",
+        "/scale_elastic_ep",
+        "/is_scaling_elastic_ep",
+        "/init_weight_transfer_engine",
+        "/update_weights",
+        "/kv_event_sources",
+    ]
+)
+"""Paths that steer or expose one engine: sent to a replica of the router's choosing they do harm, so they never are."""
+
+_FORM_MODEL = re.compile(rb'name="model"(?:\r\n[^\r\n]+)*\r\n\r\n([^\r\n]{1,512})\r\n')
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What one body asks for, as far as routing it needs to know."""
+
+    route: str
+    body: Mapping[str, Any] | None
+    """The parsed JSON object; None when the body is none, and then there is no prefix information."""
+    model: str | None
+    max_output_tokens: int | None
+    stream: bool
+
+
+def asked(call: Call) -> Ask:
+    """Read a call. Raises `BadRequest` for a known path whose body is no JSON object, `NotServed` for control paths."""
+    route = call.path
+    if route in CONTROL:
+        raise NotServed(
+            f"{route} steers one engine and is not passed on; call the replica itself"
+            + (" (the router's own metrics are on its admin port)" if route == "/metrics" else "")
+        )
+    if route in JSON_ROUTES:
+        body = _object(call.body)
+    elif route in FORM_ROUTES:
+        found = _FORM_MODEL.search(call.body)
+        return Ask(route, None, found[1].decode("utf-8", "replace").strip() if found else None, None, False)
+    else:
+        body = _object_or_none(call.body)
+    if body is None:
+        return Ask(route, None, None, None, False)
+    model = body.get("model")
+    return Ask(
+        route,
+        body,
+        model if isinstance(model, str) and model else None,
+        _max_output_tokens(body),
+        body.get("stream") is True,
+    )
+
+
+def _object(raw: bytes) -> dict[str, Any]:
+    if not raw:
+        raise BadRequest("the body is empty; send a JSON object")
+    try:
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        # `error.doc` holds the client's text; only what is wrong and where may be said.
+        raise BadRequest(f"the body is not valid JSON: {error.msg} (byte {error.pos} of {len(raw)})") from None
+    if not isinstance(body, dict):
+        raise BadRequest(f"the body is a JSON {_json_type(body)}; send an object")
+    return body
+
+
+def _object_or_none(raw: bytes) -> dict[str, Any] | None:
+    if not raw.lstrip()[:1] == b"{":
+        return None
+    try:
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return None
+    return body if isinstance(body, dict) else None
+
+
+def _json_type(value: object) -> str:
+    names = {list: "array", str: "string", bool: "boolean", int: "number", float: "number"}
+    return names.get(type(value), "null")
+
+
+def _max_output_tokens(body: Mapping[str, Any]) -> int | None:
+    for name in ("max_completion_tokens", "max_tokens", "max_output_tokens"):
+        value = body.get(name)
+        if type(value) is int and value >= 0:
+            return value
+    return None

@@ -1,0 +1,171 @@
+"""Text to token ids, exactly: Hugging Face `tokenizers` as the reference, `fastokens` when it proves equal at start-up.
+
+Ids come packed as little-endian uint32 bytes, the form `policies.blocks` hashes. The one rule: the fast engine is used
+only after a self-check on hard texts, and any failure of it falls back to the reference. Not here: templates, caches.
+"""
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from policies.blocks import packed
+
+_log = logging.getLogger("router.tokenizers")
+
+_PROBES = (
+    "Hello, world! It's 3:45 pm; they'll've gone.",
+    "  leading\t\ttabs \n\n\n and   spaces   \r\n",
+    "Grüße 你好 🙂👩‍👩‍👧 é \u200b ﬁ ſ İ",
+    "def f(x):\n    return {'a': x**2, \"b\": [1, 2.5e-3]}\n",
+    "1234567890 0x1F 3.14159 1,000,000",
+    "العربية עברית हिन्दी 日本語テキスト 한국어",
+    "<|im_start|>user\n<|im_end|><|eot_id|><think></think>",
+    "a" * 300 + " " * 70 + "\n" * 40,
+    "",
+)
+
+
+class TokenizerError(Exception):
+    """A tokenizer can't be loaded, or refused a text."""
+
+
+class Tokenizer:
+    """One model's tokenizer. `encode` takes several texts at once and releases the interpreter lock meanwhile."""
+
+    def __init__(self, definition: str) -> None:
+        """`definition` is the text of a `tokenizer.json`. Raises `TokenizerError` when it can't be used."""
+        try:
+            self._reference: Any = tokenizers.Tokenizer.from_str(definition)
+        except Exception as error:
+            raise TokenizerError(f"tokenizer.json can't be loaded: {error}") from error
+        self._reference.no_truncation()
+        self._reference.no_padding()
+        self.added: tuple[dict[str, Any], ...] = tuple(json.loads(definition).get("added_tokens") or ())
+        self.normalizes: bool = bool(json.loads(self._reference.to_str()).get("normalizer"))
+        self.special_prefix: tuple[int, ...] = tuple(self._reference.encode("", add_special_tokens=True).ids)
+        """What `add_special_tokens` puts before a text (BOS, for the models that have one)."""
+        self._fast, self.engine = self._checked_fast(definition)
+
+    @property
+    def inline_bytes(self) -> int:
+        """How much text may be encoded on the event loop: about a millisecond's worth."""
+        return 64 * 1024 if self._fast is not None else 1024
+
+    def _checked_fast(self, definition: str) -> tuple[Any | None, str]:
+        try:
+            import fastokens
+        except ImportError:
+            return None, "tokenizers"
+        try:
+            fast: Any = fastokens.Tokenizer.from_json_str(definition)
+            texts = [*_PROBES, *(str(token.get("content")) + " x" for token in self.added[:64])]
+            same = all(fast.encode_batch_flat([text])[0] == self._slow([text])[0] for text in texts)
+        except BaseException as error:  # a Rust panic arrives as BaseException
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            _log.info("fastokens can't load this tokenizer (%s); using tokenizers", type(error).__name__)
+            return None, "tokenizers"
+        if not same:
+            _log.warning("fastokens tokenizes differently from tokenizers here; using tokenizers")
+            return None, "tokenizers"
+        return fast, "fastokens"
+
+    def encode(self, texts: Sequence[str]) -> list[bytes]:
+        """Packed ids of each text, without special tokens. Raises `TokenizerError` for text that is not Unicode."""
+        try:
+            if self._fast is not None:
+                ids, offsets = self._fast.encode_batch_flat(list(texts))
+                ends = memoryview(offsets).cast("Q")
+                return [ids[ends[i] * 4 : ends[i + 1] * 4] for i in range(len(texts))]
+            return self._slow(texts)
+        except (UnicodeEncodeError, TypeError) as error:
+            raise TokenizerError("the text holds lone surrogates, which are not Unicode") from error
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":
+                raise
+            raise TokenizerError("the tokenizer panicked on this text") from None
+
+    def _slow(self, texts: Sequence[str]) -> list[bytes]:
+        encodings = self._reference.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [packed(encoding.ids) for encoding in encodings]
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        return str(self._reference.decode(list(ids), skip_special_tokens=skip_special_tokens))
+
+    @property
+    def vocabulary_size(self) -> int:
+        return int(self._reference.get_vocab_size())
+
+    def safe_cuts(self) -> list[str]:
+        """Added tokens before which text may be cut and its pieces encoded apart, with the very same ids.
+
+        Safe means: no stripping, not normalized, no white space around, inside no other added token, and no other added
+        token ends with a beginning of it. Then the piece before a cut can't be read differently for what follows.
+        """
+        contents = [str(token["content"]) for token in self.added]
+        safe = []
+        for token in self.added:
+            content = str(token["content"])
+            strips = token.get("lstrip") or token.get("rstrip") or token.get("single_word")
+            if strips or (token.get("normalized") and self.normalizes) or not content or content != content.strip():
+                continue
+            others = [other for other in contents if other != content]
+            if any(content in other for other in others):
+                continue
+            if any(other.endswith(content[:n]) for other in others for n in range(1, len(content))):
+                continue
+            safe.append(content)
+        return safe
+
+
+def load(folder: Path) -> tuple[Tokenizer, dict[str, Any], str | None]:
+    """The tokenizer of a model folder, its `tokenizer_config.json`, and its chat template if it has one.
+
+    Raises `TokenizerError` that names the file.
+    """
+    path = folder / "tokenizer.json"
+    try:
+        tokenizer = Tokenizer(path.read_text("utf-8"))
+    except OSError as error:
+        raise TokenizerError(f"{path}: {error.strerror}") from error
+    except TokenizerError as error:
+        raise TokenizerError(f"{path}: {error}") from error
+    config = _json(folder / "tokenizer_config.json")
+    template: object = config.get("chat_template")
+    for name in ("chat_template.jinja", "chat_template.json"):
+        if (folder / name).exists():
+            text = (folder / name).read_text("utf-8")
+            template = json.loads(text).get("chat_template") if name.endswith(".json") else text
+            break
+    if isinstance(template, list):  # several named templates; the engine takes the one called default
+        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+        template = named.get("default")
+    return tokenizer, config, template if isinstance(template, str) else None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise TokenizerError(f"{path}: {error}") from error
+    return found if isinstance(found, dict) else {}
+
+
+def found_folder(name: str, cache: Path) -> Path | None:
+    """The folder that holds `name`'s tokenizer: a path, or a snapshot in a Hugging Face cache. Nothing is downloaded."""
+    path = Path(name).expanduser()
+    if (path / "tokenizer.json").exists():
+        return path
+    if path.name == "tokenizer.json" and path.exists():
+        return path.parent
+    snapshots = cache / f"models--{name.replace('/', '--')}" / "snapshots"
+    if not snapshots.is_dir():
+        return None
+    found = [folder for folder in snapshots.iterdir() if (folder / "tokenizer.json").exists()]
+    return max(found, key=lambda folder: folder.stat().st_mtime, default=None)

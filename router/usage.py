@@ -1,0 +1,49 @@
+"""Usage figures read from the end of a reply, without parsing the reply.
+
+Chat and completions say `prompt_tokens_details.cached_tokens`, Responses `input_tokens_details.cached_tokens`, Anthropic
+messages `cache_read_input_tokens` beside the *uncached* `input_tokens` (vLLM 0.32). What is not said is None, never 0.
+A quote inside JSON text is escaped, so `"usage"` in the reply's own words can't be taken for the member.
+"""
+
+import re
+from dataclasses import dataclass
+
+_FIGURE = re.compile(
+    rb'"(prompt_tokens|completion_tokens|input_tokens|output_tokens|cached_tokens|cache_read_input_tokens)"\s*:\s*(\d+)'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the engine reports of one request, in tokens."""
+
+    prompt_tokens: int | None
+    cached_tokens: int | None
+    output_tokens: int | None
+
+
+UNKNOWN = Usage(None, None, None)
+
+
+def usage(tail: bytes) -> Usage:
+    """The last usage object in `tail`; `UNKNOWN` when there is none."""
+    start = tail.rfind(b'"usage"')
+    if start < 0:
+        return UNKNOWN
+    figures = {name: int(value) for name, value in _FIGURE.findall(tail, start)}
+    cached = figures.get(b"cached_tokens", figures.get(b"cache_read_input_tokens"))
+    prompt = figures.get(b"prompt_tokens")
+    if prompt is None and b"input_tokens" in figures:
+        # Anthropic counts what was read from the cache apart; OpenAI's Responses count it in.
+        prompt = figures[b"input_tokens"] + figures.get(b"cache_read_input_tokens", 0)
+    return Usage(prompt, cached, figures.get(b"completion_tokens", figures.get(b"output_tokens")))
+
+
+def error_event(tail: bytes) -> bool:
+    """Whether an event stream told an error under its status 200 (an engine that died mid-stream does)."""
+    return b'data: {"error"' in tail or b"event: error" in tail
+
+
+def aborted(tail: bytes) -> bool:
+    """Whether the engine answered 200 but gave up the request, as one that is shutting down does."""
+    return b'"finish_reason":"abort"' in tail

@@ -1,0 +1,179 @@
+"""Everything on the ports that is not a POST on the data plane: an aiohttp application for each port.
+
+The public one answers `/health` and `/v1/models` itself and passes everything else through the same gateway; the admin
+one serves `/metrics`, `/explain` and `/state`. Not here: routing.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from router.errors import NoReplicaAvailable, RequestError
+from router.gateway import Gateway
+from router.http.messages import Call, Headers, Source, without_hop_by_hop
+
+_QUEUED_BYTES = 64 * 1024  # a reply that waits for a slow client stops the replica at this much
+
+Json = dict[str, Any]
+
+
+class QueuedReply:
+    """A `Reply` whose parts wait for an aiohttp handler to send them on."""
+
+    framed = False
+
+    def __init__(self) -> None:
+        self.source: Source | None = None
+        self.status = 0
+        self.reason = b""
+        self.headers: Headers = []
+        self.bodiless = False
+        self._parts: deque[bytes] = deque()
+        self._size_bytes = 0
+        self._changed = asyncio.Event()
+        self._ended = False
+        self._aborted = False
+
+    def head(self, status: int, reason: bytes, headers: Headers, *, bodiless: bool = False) -> None:
+        self.status, self.reason, self.headers, self.bodiless = status, reason, headers, bodiless
+        self._changed.set()
+
+    def write(self, data: bytes) -> None:
+        self._parts.append(data)
+        self._size_bytes += len(data)
+        if self._size_bytes > _QUEUED_BYTES and self.source is not None:
+            self.source.pause()
+        self._changed.set()
+
+    def end(self) -> None:
+        self._ended = True
+        self._changed.set()
+
+    def abort(self) -> None:
+        self._aborted = True
+        self._changed.set()
+
+    async def sent(self, request: web.Request) -> web.StreamResponse:
+        """Pass the parts on as they come. A broken reply breaks the client's connection too."""
+        while not self.status and not self._aborted:
+            await self._wait()
+        response = web.StreamResponse(status=self.status or 502, reason=self.reason.decode("latin-1"))
+        for name, value in self.headers:
+            if name.lower() != b"transfer-encoding":
+                response.headers.add(name.decode("latin-1"), value.decode("latin-1"))
+        if request.version < (1, 1):
+            response.force_close()
+        elif response.content_length is None and not self.bodiless:
+            response.enable_chunked_encoding()
+        await response.prepare(request)
+        while True:
+            while self._parts:
+                part = self._parts.popleft()
+                self._size_bytes -= len(part)
+                await response.write(part)
+            if self.source is not None and self._size_bytes <= _QUEUED_BYTES:
+                self.source.resume()
+            if self._aborted:
+                if request.transport is not None:
+                    request.transport.abort()
+                return response
+            if self._ended:
+                await response.write_eof()
+                return response
+            await self._wait()
+
+    async def _wait(self) -> None:
+        await self._changed.wait()
+        self._changed.clear()
+
+
+async def passed_on(gateway: Gateway, request: web.Request) -> web.StreamResponse:
+    """Any method, any path, through the gateway: the task that serves it ends when the client leaves."""
+    reply = QueuedReply()
+    serving = asyncio.ensure_future(gateway.serve(await _call(request), reply))
+    try:
+        response = await reply.sent(request)
+        await serving
+    finally:
+        serving.cancel()
+    return response
+
+
+async def _call(request: web.Request) -> Call:
+    dropped = (b"host", b"content-length", b"expect")
+    headers = [pair for pair in without_hop_by_hop(list(request.raw_headers)) if pair[0].lower() not in dropped]
+    return Call(
+        method=request.method.encode(),
+        target=request.raw_path.encode("latin-1"),
+        headers=headers,
+        body=await request.read(),
+        host=request.headers.get("Host", "").encode("latin-1"),
+        peer=request.remote or "unknown",
+    )
+
+
+def json_response(body: object, status: int = 200) -> web.Response:
+    return web.Response(body=orjson.dumps(body), status=status, content_type="application/json")
+
+
+def error_response(error: RequestError) -> web.Response:
+    headers = {name.decode(): value.decode() for name, value in error.headers}
+    return web.Response(body=error.body, status=error.status, headers=headers)
+
+
+def public_application(
+    gateway: Gateway, *, models: Callable[[], bytes], health: Callable[[], Json], body_bytes: int
+) -> web.Application:
+    """The application behind the data plane. Connections it was handed keep using it, so it takes POSTs too."""
+
+    async def healthy(_: web.Request) -> web.Response:
+        state = health()
+        return json_response(state, 200 if state["replicas_open"] else 503)
+
+    async def served(_: web.Request) -> web.Response:
+        body = models()
+        if not gateway.models.names:
+            error = NoReplicaAvailable("no replica has told its models yet; try again in 2 s", retry_after_s=2)
+            return error_response(error)
+        return web.Response(body=body, content_type="application/json")
+
+    async def anything(request: web.Request) -> web.StreamResponse:
+        return await passed_on(gateway, request)
+
+    application = web.Application(client_max_size=body_bytes)
+    application.router.add_get("/health", healthy)
+    application.router.add_get("/v1/models", served)
+    application.router.add_route("*", "/{path:.*}", anything)
+    return application
+
+
+def admin_application(
+    gateway: Gateway, *, metrics: Callable[[], bytes], health: Callable[[], Json], body_bytes: int
+) -> web.Application:
+    """Metrics and dry runs, for operators only: they tell what is cached, which tenants must not learn."""
+
+    async def exposition(_: web.Request) -> web.Response:
+        return web.Response(body=metrics(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
+    async def explained(request: web.Request) -> web.Response:
+        call = await _call(request)
+        path = request.query.get("path", "/v1/chat/completions")
+        try:
+            told = await gateway.explained(Call(b"POST", path.encode(), call.headers, call.body, call.host, call.peer))
+        except RequestError as error:
+            return error_response(error)
+        return json_response(told)
+
+    async def state(_: web.Request) -> web.Response:
+        return json_response(health())
+
+    application = web.Application(client_max_size=body_bytes)
+    application.router.add_get("/metrics", exposition)
+    application.router.add_get("/state", state)
+    application.router.add_get("/health", state)
+    application.router.add_post("/explain", explained)
+    return application

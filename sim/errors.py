@@ -1,0 +1,13 @@
+"""What can go wrong in the simulator. Every message says what happened, to which thing, and what to do."""
+
+
+class SimError(Exception):
+    """Root of the simulator's own errors."""
+
+
+class CacheFull(SimError):  # noqa: N818 -- the name says what happened
+    """More blocks were asked of a pool than are free."""
+
+
+class JobRefused(SimError):  # noqa: N818 -- the name says what happened
+    """A job that the replica can never run, or knows already."""

@@ -1,0 +1,305 @@
+"""One replica: vLLM's scheduler (0.32, first come first served) over its block pool, with no model and no clock.
+
+The one rule: what the engine would decide, in its order. In a step the running requests grow first, the rest of the
+token budget admits waiting ones in chunks; a request that finds no block makes the youngest running one give all of its
+blocks back and wait at the front, and such a step admits nobody. Blocks can be hit from the moment they are scheduled.
+The caller owns time: `step` decides and says how long it takes, `finish_step` gives the tokens.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from policies.blocks import Chain, block_keys, packed
+from sim.cost import Profile
+from sim.errors import JobRefused
+from sim.kv_cache import KvCache
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request as the engine sees it: lengths, and the keys of all full blocks of prompt and answer together."""
+
+    id: str
+    prompt_tokens: int
+    output_tokens: int
+    keys: tuple[bytes, ...]
+    reads_cache: bool = True
+
+    @classmethod
+    def of(cls, job_id: str, root: Chain, prompt: Sequence[int], output: Sequence[int], block_tokens: int) -> "Job":
+        """A job whose answer is known in advance; `root` carries model, adapter and salt."""
+        keys = block_keys(root, packed(prompt) + packed(output), block_tokens)
+        return cls(job_id, len(prompt), len(output), keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step computes. `admitted` gives the prompt tokens found in the cache, first admissions only."""
+
+    duration_s: float
+    scheduled: dict[str, int]
+    admitted: dict[str, int]
+    preempted: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """What a finished step gave: every id in `made` got one token; it was the first or the last of some."""
+
+    made: tuple[str, ...]
+    first: tuple[str, ...]
+    finished: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Counters:
+    """Sums since the start, as the engine's metrics count them."""
+
+    queried_tokens: int = 0
+    hit_tokens: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    computed_tokens: int = 0
+    generated_tokens: int = 0
+    preemptions: int = 0
+    finished: int = 0
+    aborted: int = 0
+    steps: int = 0
+    busy_s: float = 0.0
+
+
+class _Sequence:
+    """A job's state in the engine."""
+
+    __slots__ = ("blocks", "cached_tokens", "computed", "filled", "job", "output", "running")
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.blocks: list[int] = []
+        self.computed = 0
+        self.filled = 0
+        self.output = 0
+        self.cached_tokens: int | None = None
+        self.running = False
+
+    @property
+    def known(self) -> int:
+        return self.job.prompt_tokens + self.output
+
+
+class SimReplica:
+    """The pure engine of one replica. `blocks` counts as the engine does, the null block with it."""
+
+    def __init__(
+        self,
+        name: str,
+        profile: Profile,
+        *,
+        blocks: int,
+        block_tokens: int,
+        max_num_seqs: int = 256,
+        max_batched_tokens: int = 8192,
+        record_events: bool = False,
+    ) -> None:
+        self.name = name
+        self.profile = profile
+        self.cache = KvCache(blocks, block_tokens, record_events=record_events)
+        self.max_num_seqs = max_num_seqs
+        self.max_batched_tokens = max_batched_tokens
+        self.counters = Counters()
+        self._sequences: dict[str, _Sequence] = {}
+        self._waiting: deque[_Sequence] = deque()
+        self._running: list[_Sequence] = []
+        self._step: list[tuple[_Sequence, int]] | None = None
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def idle(self) -> bool:
+        return not self._running and not self._waiting
+
+    @property
+    def kv_used_fraction(self) -> float:
+        return self.cache.used_blocks / self.cache.usable_blocks
+
+    def cached_tokens(self, job_id: str) -> int | None:
+        """Prompt tokens a live job found in the cache; None before its admission."""
+        return self._sequences[job_id].cached_tokens
+
+    def submit(self, job: Job) -> None:
+        """The job waits for its turn."""
+        if job.id in self._sequences:
+            raise JobRefused(f"job {job.id} is on replica {self.name} already: give every job its own id")
+        if job.prompt_tokens < 1 or job.output_tokens < 1:
+            raise JobRefused(f"job {job.id} needs a token of prompt and one of answer at least")
+        need = -(-(job.prompt_tokens + job.output_tokens - 1) // self.cache.block_tokens)
+        if need > self.cache.usable_blocks:
+            raise JobRefused(
+                f"job {job.id} needs {need} blocks, replica {self.name} has {self.cache.usable_blocks}: "
+                "shorten it or enlarge the cache"
+            )
+        sequence = self._sequences[job.id] = _Sequence(job)
+        self._waiting.append(sequence)
+
+    def abort(self, job_id: str) -> bool:
+        """Forget a job, its full blocks stay cached; False when it is not here (any more)."""
+        sequence = self._sequences.pop(job_id, None)
+        if sequence is None:
+            return False
+        if sequence.running:
+            self._running.remove(sequence)
+            self._give_back(sequence)
+        else:
+            self._waiting.remove(sequence)
+        self.counters.aborted += 1
+        return True
+
+    def step(self) -> Step | None:
+        """Decide the next step; None when there is nothing to compute. `finish_step` must follow before the next."""
+        if self._step is not None:
+            raise RuntimeError(f"replica {self.name} is in a step: call finish_step first")
+        plan: list[tuple[_Sequence, int]] = []
+        preempted: list[str] = []
+        admitted: dict[str, int] = {}
+        budget = self._grow_running(plan, preempted)
+        if not preempted:
+            self._admit(plan, admitted, budget)
+        if not plan:
+            return None
+        duration_s = self._duration_s(plan)
+        for sequence, count in plan:
+            sequence.computed += count
+            self.counters.computed_tokens += count
+        self._step = plan
+        self.counters.steps += 1
+        self.counters.busy_s += duration_s
+        return Step(duration_s, {s.job.id: count for s, count in plan}, admitted, tuple(preempted))
+
+    def finish_step(self) -> Tokens:
+        """The step's time has passed: sequences whose known tokens are all computed got one more."""
+        plan, self._step = self._step or [], None
+        made, first, finished = [], [], []
+        for sequence, _ in plan:
+            job = sequence.job
+            if not sequence.running or sequence.computed < sequence.known:
+                continue  # aborted meanwhile, or still in its prompt
+            if not sequence.output:
+                first.append(job.id)
+                self._count_prompt(sequence)
+            sequence.output += 1
+            made.append(job.id)
+            if sequence.output == job.output_tokens:
+                finished.append(job.id)
+                self._finish(sequence)
+        if finished:
+            self._running = [sequence for sequence in self._running if sequence.running]
+        self.counters.generated_tokens += len(made)
+        return Tokens(tuple(made), tuple(first), tuple(finished))
+
+    def clear_cache(self) -> bool:
+        """Forget all cached blocks; False while requests hold some."""
+        return self.cache.cleared()
+
+    def _grow_running(self, plan: list[tuple[_Sequence, int]], preempted: list[str]) -> int:
+        budget = self.max_batched_tokens
+        position = 0
+        while position < len(self._running) and budget > 0:
+            sequence = self._running[position]
+            count = min(sequence.known - sequence.computed, budget)
+            need = self._missing(sequence, sequence.computed + count)
+            while need > self.cache.free_blocks:
+                victim = self._running.pop()
+                self._preempt(victim)
+                preempted.append(victim.job.id)
+                if victim is sequence:
+                    return budget
+            self._take(sequence, need, count)
+            plan.append((sequence, count))
+            budget -= count
+            position += 1
+        return budget
+
+    def _admit(self, plan: list[tuple[_Sequence, int]], admitted: dict[str, int], budget: int) -> None:
+        while self._waiting and budget > 0 and len(self._running) < self.max_num_seqs:
+            sequence = self._waiting[0]
+            hit = self._lookup(sequence)
+            whole = -(-sequence.known // self.cache.block_tokens) - len(hit)
+            if whole + self.cache.idle(hit) > self.cache.free_blocks:
+                return
+            self._waiting.popleft()
+            if sequence.cached_tokens is None:
+                cached = sequence.cached_tokens = len(hit) * self.cache.block_tokens
+                admitted[sequence.job.id] = cached
+                self.counters.queried_tokens += sequence.known if sequence.job.reads_cache else 0
+                self.counters.hit_tokens += cached
+            self.cache.pinned(hit)
+            sequence.blocks = hit
+            sequence.filled = len(hit)
+            sequence.computed = len(hit) * self.cache.block_tokens
+            sequence.running = True
+            self._running.append(sequence)
+            count = min(sequence.known - sequence.computed, budget)
+            self._take(sequence, self._missing(sequence, sequence.computed + count), count)
+            plan.append((sequence, count))
+            budget -= count
+
+    def _lookup(self, sequence: _Sequence) -> list[int]:
+        if not sequence.job.reads_cache:
+            return []
+        return self.cache.matched(sequence.job.keys, (sequence.known - 1) // self.cache.block_tokens)
+
+    def _missing(self, sequence: _Sequence, tokens: int) -> int:
+        return max(0, -(-tokens // self.cache.block_tokens) - len(sequence.blocks))
+
+    def _take(self, sequence: _Sequence, need: int, count: int) -> None:
+        if need:
+            sequence.blocks += self.cache.allocated(need)
+        full = (sequence.computed + count) // self.cache.block_tokens
+        if full > sequence.filled:
+            self.cache.filled(sequence.blocks, sequence.job.keys, sequence.filled, full)
+            sequence.filled = full
+
+    def _preempt(self, sequence: _Sequence) -> None:
+        self._give_back(sequence)
+        self._waiting.appendleft(sequence)
+        self.counters.preemptions += 1
+
+    def _give_back(self, sequence: _Sequence) -> None:
+        self.cache.released(sequence.blocks)
+        sequence.blocks = []
+        sequence.computed = sequence.filled = 0
+        sequence.running = False
+
+    def _finish(self, sequence: _Sequence) -> None:
+        self._give_back(sequence)
+        del self._sequences[sequence.job.id]
+        self.counters.finished += 1
+
+    def _count_prompt(self, sequence: _Sequence) -> None:
+        self.counters.prompt_tokens += sequence.job.prompt_tokens
+        self.counters.cached_tokens += sequence.cached_tokens or 0
+
+    def _duration_s(self, plan: list[tuple[_Sequence, int]]) -> float:
+        prefill = pairs = decodes = kv_tokens = 0
+        for sequence, count in plan:
+            before = sequence.computed
+            if count == 1 and sequence.output:
+                decodes += 1
+                kv_tokens += before + 1
+            else:
+                prefill += count
+                pairs += count * before + count * (count + 1) // 2
+        return self.profile.step_s(
+            prefill_tokens=prefill,
+            prefill_pairs=pairs,
+            decode_sequences=decodes,
+            decode_kv_tokens=kv_tokens,
+            sequences=len(plan),
+        )

@@ -1,0 +1,107 @@
+"""The pool reuses blocks in the engine's order and counts copies."""
+
+import pytest
+
+from sim.errors import CacheFull
+from sim.kv_cache import Cleared, KvCache, Removed, Stored
+
+A, B, C, D = b"a", b"b", b"c", b"d"
+
+
+def filled(cache: KvCache, *keys: bytes) -> list[int]:
+    """A chain of full blocks that nobody pins any more."""
+    blocks = cache.allocated(len(keys))
+    cache.filled(blocks, keys, 0, len(keys))
+    cache.released(blocks)
+    return blocks
+
+
+def test_block_0_is_never_used() -> None:
+    cache = KvCache(5, 16)
+    assert cache.usable_blocks == cache.free_blocks == 4
+    assert cache.allocated(4) == [1, 2, 3, 4]
+    assert cache.used_blocks == 4
+
+
+def test_a_chain_loses_its_tail_first() -> None:
+    cache = KvCache(4, 16, record_events=True)
+    filled(cache, A, B, C)
+    cache.allocated(1)
+    assert cache.matched([A, B, C], 3) == [1, 2]
+    assert cache.drained_events() == [Stored((A, B, C), None), Removed(C)]
+    assert cache.drained_events() == []
+
+
+def test_empty_blocks_are_reused_before_full_ones() -> None:
+    cache = KvCache(6, 16)
+    blocks = cache.allocated(3)
+    cache.filled(blocks, [A], 0, 1)
+    cache.released(blocks)
+    assert cache.allocated(4) == [2, 3, 4, 5]
+    assert A in cache
+
+
+def test_a_hit_saves_a_block_from_reuse() -> None:
+    cache = KvCache(3, 16)
+    filled(cache, A)
+    filled(cache, B)
+    hit = cache.matched([A], 1)
+    assert cache.idle(hit) == 1
+    cache.pinned(hit)
+    assert cache.idle(hit) == 0
+    cache.allocated(1)
+    assert A in cache
+    assert B not in cache
+
+
+def test_a_pinned_block_stays_until_its_last_user_leaves() -> None:
+    cache = KvCache(2, 16)
+    blocks = cache.allocated(1)
+    cache.pinned(blocks)
+    cache.released(blocks)
+    assert cache.free_blocks == 0
+    cache.released(blocks)
+    assert cache.free_blocks == 1
+
+
+def test_a_copy_outlives_the_other() -> None:
+    cache = KvCache(3, 16, record_events=True)
+    first, second = cache.allocated(2)
+    cache.filled([first], [A], 0, 1)
+    cache.filled([second], [A], 0, 1)
+    assert cache.matched([A], 1) == [first]
+    cache.released([first])
+    cache.allocated(1)
+    assert cache.matched([A], 1) == [second]
+    assert cache.drained_events() == [Stored((A,), None), Stored((A,), None), Removed(A)]
+
+
+def test_a_match_stops_at_the_first_gap_and_at_the_limit() -> None:
+    cache = KvCache(9, 16)
+    filled(cache, A, B)
+    filled(cache, D)
+    assert cache.matched([A, B, C, D], 4) == [1, 2]
+    assert cache.matched([A, B], 1) == [1]
+    assert cache.matched([C, A], 2) == []
+
+
+def test_clearing_waits_for_the_last_user() -> None:
+    cache = KvCache(3, 16, record_events=True)
+    blocks = cache.allocated(1)
+    cache.filled(blocks, [A], 0, 1)
+    assert not cache.cleared()
+    cache.released(blocks)
+    assert cache.cleared()
+    assert cache.cached_keys == 0
+    assert cache.drained_events() == [Stored((A,), None), Cleared()]
+
+
+def test_more_than_free_is_refused() -> None:
+    with pytest.raises(CacheFull, match="5 blocks asked, 2 free"):
+        KvCache(3, 16).allocated(5)
+
+
+@pytest.mark.parametrize(("blocks", "block_tokens"), [(1, 16), (8, 0)])
+def test_a_cache_has_a_size(blocks: int, block_tokens: int) -> None:
+    with pytest.raises(ValueError, match="needs 2 blocks"):
+        KvCache(blocks, block_tokens)

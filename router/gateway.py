@@ -83,7 +83,7 @@ class Gateway:
             tenant="",
             user=self._user.of(call, ask.body),
             session=session,
-            prompt_tokens=prompt.tokens,
+            prompt_tokens=prompt.tokens or len(call.body) // 4,
             max_output_tokens=ask.max_output_tokens,
             blocks=prompt.blocks,
             block_tokens=self.fleet.block_tokens,

@@ -35,8 +35,8 @@ class Identity:
         if self._headers:
             present = {name.lower(): value for name, value in call.headers}
             for position, name in self._headers:
-                if value := present.get(name):
-                    found.append((position, value.decode("latin-1")))
+                if raw := present.get(name):
+                    found.append((position, raw.decode("latin-1")))
                     break
         if body is not None:
             for position, path in self._members:

@@ -94,6 +94,7 @@ def asked(call: Call) -> Ask:
             f"{route} steers one engine and is not passed on; call the replica itself"
             + (" (the router's own metrics are on its admin port)" if route == "/metrics" else "")
         )
+    body: dict[str, Any] | None
     if route in JSON_ROUTES:
         body = _object(call.body)
     elif route in FORM_ROUTES:

@@ -31,7 +31,17 @@ _LONGEST_TEXT = 32 * 1024 * 1024  # characters; more is served, but by load
 _BYTES_PER_TOKEN = 4  # of English text, roughly; for prompts that can't be tokenized
 
 POOLING = frozenset(
-    ["/v1/embeddings", "/v1/rerank", "/v2/rerank", "/rerank", "/v1/score", "/score", "/pooling", "/classify", "/v2/embed"]
+    [
+        "/v1/embeddings",
+        "/v1/rerank",
+        "/v2/rerank",
+        "/rerank",
+        "/v1/score",
+        "/score",
+        "/pooling",
+        "/classify",
+        "/v2/embed",
+    ]
 )
 """Routes whose requests can't read the prefix cache, so they are placed by load (vLLM 0.32 skips the look-up)."""
 
@@ -128,6 +138,8 @@ class LocalReader:
         self._takes_parts = template is not None and template.takes_parts
         self._knows_developer = template is not None and "developer" in template.source
         self._cut = self._chosen_cut()
+        self.doubt = ""
+        """Why these ids may differ from the engine's, where a comparison found that they do."""
         tokenizer.encode(["warm up: the first call of an engine is its slowest"])
 
     def describe(self) -> str:
@@ -247,7 +259,8 @@ class LocalReader:
         return grown
 
     def _prompt(self, tokens: int, keys: list[bytes]) -> Prompt:
-        return Prompt(tokens, tuple(keys[: hittable_blocks(tokens, self._block_tokens)]), "exact")
+        blocks = tuple(keys[: hittable_blocks(tokens, self._block_tokens)])
+        return Prompt(tokens, blocks, "approximate" if self.doubt else "exact", self.doubt)
 
 
 def _pieces(text: str, cut: str) -> list[str]:
@@ -392,7 +405,13 @@ def _tokenize_body(route: str, body: Mapping[str, Any]) -> dict[str, Any]:
         names: tuple[str, ...] = ("add_special_tokens",)
     else:
         made = {"messages": chat["messages"]}
-        names = ("add_generation_prompt", "continue_final_message", "add_special_tokens", "chat_template_kwargs", "tools")
+        names = (
+            "add_generation_prompt",
+            "continue_final_message",
+            "add_special_tokens",
+            "chat_template_kwargs",
+            "tools",
+        )
     made.update({name: chat[name] for name in names if chat.get(name) is not None})
     if isinstance(body.get("model"), str):
         made["model"] = body["model"]
@@ -425,4 +444,6 @@ class TextReader:
         if route in POOLING or len(data) > _LONGEST_TEXT:
             return Prompt(tokens, (), "none", "pooling or very long: placed by load")
         keys = chain.copy().grow(data, self._block_tokens)
-        return Prompt(tokens, tuple(keys[: hittable_blocks(tokens, self._block_tokens)]), "approximate", "text, not tokens")
+        return Prompt(
+            tokens, tuple(keys[: hittable_blocks(tokens, self._block_tokens)]), "approximate", "text, not tokens"
+        )

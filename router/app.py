@@ -1,0 +1,322 @@
+"""Wiring: a configuration in, a running router out. Every object of the live router is made here.
+
+The one rule: nothing is decided here. Not here: signals and exit codes (`router.cli`).
+"""
+
+import asyncio
+import logging
+import os
+import ssl
+import time
+from collections.abc import AsyncIterator, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+from aiohttp import web
+
+from policies.fleet import Fleet
+from policies.plugins import load
+from router.config import Config, ReplicaAddress
+from router.gateway import Gateway
+from router.health import Watcher
+from router.http.server import ClientConnection, Limits, Listener
+from router.http.upstream import Timeouts, Upstream
+from router.identity import Identity
+from router.metrics import Metrics
+from router.models import Models, cards
+from router.openai import ROUTES
+from router.probes import session
+from router.prompts import LocalReader, PromptReader
+from router.readers import Picked, parity, reader_for
+from router.templates import TemplateError
+from router.tokenizers import TokenizerError
+
+_log = logging.getLogger("router.app")
+
+_BACKLOG = 4096  # connections that may arrive at once; a short queue costs the late ones a second
+_FIRST_ANSWERS_S = 3.0
+
+
+class Readers:
+    """The prompt reader of each model, loaded when a replica first tells of the model."""
+
+    def __init__(self, config: Config, fleet: Fleet, watcher: Watcher, client: aiohttp.ClientSession) -> None:
+        self._config = config
+        self._fleet = fleet
+        self._watcher = watcher
+        self._client = client
+        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokens")
+        self._readers: dict[str, PromptReader] = {}
+        self._loading: dict[str, asyncio.Task[None]] = {}
+        self._turn = 0
+
+    def of(self, root: str) -> PromptReader | None:
+        return self._readers.get(root)
+
+    def wanted(self, roots: Iterable[tuple[str, str]]) -> None:
+        """Load the readers of models not seen before: (root, a served name of it) each."""
+        for root, name in roots:
+            if root not in self._loading:
+                self._loading[root] = asyncio.create_task(self._load(root, name), name=f"reader of {name}")
+
+    async def ready(self) -> None:
+        """Return when every reader wanted so far is loaded and compared."""
+        await asyncio.gather(*self._loading.values())
+
+    def close(self) -> None:
+        for task in self._loading.values():
+            task.cancel()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def ask(self, path: str, body: Any) -> Any:
+        """Post to some usable replica that serves the model `body` names. Raises `OSError` when there is none."""
+        model = body.get("model")
+        usable = [
+            state
+            for state in self._watcher.states()
+            if state.usable and (model is None or state.models is None or model in state.models)
+        ]
+        if not usable:
+            raise ConnectionError("no usable replica to ask")
+        self._turn += 1
+        return await self.posted(usable[self._turn % len(usable)].url + path, body)
+
+    async def posted(self, url: str, body: Any) -> Any:
+        try:
+            async with self._client.post(url, json=body) as response:
+                if response.status != 200:
+                    raise ConnectionError(f"{url} answered {response.status}")
+                return await response.json(content_type=None)
+        except aiohttp.ClientError as error:
+            raise ConnectionError(f"{url}: {type(error).__name__}") from error
+
+    async def _load(self, root: str, name: str) -> None:
+        loop = asyncio.get_running_loop()
+        picked = await loop.run_in_executor(self._threads, self._picked, root)
+        reader = picked.reader
+        told = await parity(reader, self.ask, name)
+        if isinstance(reader, LocalReader) and told.different:
+            reader.doubt = told.reason
+        self._readers[root] = reader
+        _log.info("model %s: tokens %s, %s (%s; %s)", name, told.word, reader.describe(), told.reason, picked.reason)
+
+    def _picked(self, root: str) -> Picked:
+        wanted = self._config.tokenizer
+        options: dict[str, Any] = {
+            "ask": self.ask,
+            "block_tokens": self._config.block_tokens,
+            "cache_bytes": self._config.limits.prompt_cache_bytes,
+            "executor": self._threads,
+        }
+        try:
+            return reader_for(root, tokenizer=wanted.path, where=wanted.where, **options)
+        except (TokenizerError, TemplateError) as error:
+            _log.error("tokenizer.path %s", error)
+            return reader_for(root, tokenizer=None, where="replica", **options)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A router that is up."""
+
+    url: str
+    admin_url: str
+    gateway: Gateway
+    fleet: Fleet
+    watcher: Watcher
+    readers: Readers
+    metrics: Metrics
+    _listener: Listener
+    _server: asyncio.Server
+
+    async def drained(self, within_s: float) -> bool:
+        """Take no new requests, let running ones end; True when all did in time."""
+        self._server.close()
+        for connection in list(self._listener.connections):
+            connection.close_when_idle()
+        try:
+            async with asyncio.timeout(within_s):
+                while any(connection.busy for connection in self._listener.connections):
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            for connection in list(self._listener.connections):
+                connection.abort()
+            return False
+        return True
+
+
+def upstream(replica: ReplicaAddress, timeouts: Timeouts) -> Upstream:
+    """The data plane's way to one replica."""
+    parts = urlsplit(replica.url)
+    tls = ssl.create_default_context() if parts.scheme == "https" else None
+    port = parts.port or (443 if tls else 80)
+    return Upstream(parts.hostname or "", port, timeouts=timeouts, tls=tls, base_path=parts.path.rstrip("/").encode())
+
+
+@asynccontextmanager
+async def running(config: Config) -> AsyncIterator[Running]:
+    """A router for as long as the block lasts. Raises `PolicyError`, `ConfigError`, or `OSError` for a taken port."""
+    policy = load(config.policy.name, config.policy.settings, config.policy.seed)
+    key = config.replica_key(os.environ)
+    clock = time.monotonic
+    fleet = Fleet(config.block_tokens)
+    timeouts = Timeouts(config.timeouts.connect_s, config.timeouts.first_byte_s, config.timeouts.idle_s)
+    upstreams = {replica.name: upstream(replica, timeouts) for replica in config.replicas}
+    async with AsyncExitStack() as stack:
+        for way in upstreams.values():
+            stack.callback(way.close)
+        client = await stack.enter_async_context(session(timeout_s=10.0, key=key))
+
+        def learnt() -> None:
+            found = cards(watcher.served())
+            models.learnt(found)
+            readers.wanted({card.root: card.id for card in found if not card.adapter}.items())
+
+        rules = config.health
+        watcher = Watcher(
+            fleet,
+            clock=clock,
+            interval_s=rules.interval_s,
+            timeout_s=rules.timeout_s,
+            fall=rules.fall,
+            rise=rules.rise,
+            passive=rules.passive,
+            replica_key=key,
+            changed=learnt,
+        )
+        readers = Readers(config, fleet, watcher, client)
+        stack.callback(readers.close)
+        models = Models(readers.of)
+        metrics = Metrics(fleet=fleet, watcher=watcher, routes=ROUTES)
+        gateway = Gateway(
+            fleet=fleet,
+            policy=policy,
+            upstreams=upstreams,
+            watcher=watcher,
+            models=models,
+            metrics=metrics,
+            user=Identity(config.identity.user),
+            session=Identity(config.identity.session),
+            replica_key=key,
+            clock=clock,
+        )
+        for replica in config.replicas:
+            fleet.joined(replica.name, weight=replica.weight, capacity_blocks=replica.capacity_blocks)
+            watcher.watch(replica.name, replica.url)
+        await stack.enter_async_context(watcher)
+        await watcher.first_answers(_FIRST_ANSWERS_S)
+        listener, server = await _listening(stack, config, gateway, watcher, metrics)
+        host, port = server.sockets[0].getsockname()[:2]
+        admin_url = await _administered(stack, config, gateway, watcher, metrics)
+        up = Running(_shown(host, port), admin_url, gateway, fleet, watcher, readers, metrics, listener, server)
+        _log.info(
+            "serving %s with %s over %d replicas; admin on %s", up.url, config.policy.name, len(upstreams), admin_url
+        )
+        _log.info("tenants are off: every client shares the replicas' prefix caches")
+        yield up
+
+
+async def _listening(
+    stack: AsyncExitStack, config: Config, gateway: Gateway, watcher: Watcher, metrics: Metrics
+) -> tuple[Listener, asyncio.Server]:
+    """The client port: the data plane, and behind it the application for everything that is not a POST."""
+    from router.web import public_application
+
+    application = public_application(
+        gateway, models=watcher.models, health=lambda: state(watcher), body_bytes=config.limits.body_bytes
+    )
+    limit = config.limits.header_bytes
+    runner = web.AppRunner(
+        application, access_log=None, handler_cancellation=True, max_line_size=limit, max_field_size=limit
+    )
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    connections: set[ClientConnection] = set()
+    limits = Limits(config.limits.header_bytes, config.limits.body_bytes)
+    handed_to = runner.server
+    assert handed_to is not None  # noqa: S101 -- set up above
+    listener = Listener(gateway.serve, limits, handed_to, connections)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(listener, config.listen.host, config.listen.port, backlog=_BACKLOG)
+    stack.callback(_aborted, connections)
+    stack.callback(server.close)
+    return listener, server
+
+
+async def _administered(
+    stack: AsyncExitStack, config: Config, gateway: Gateway, watcher: Watcher, metrics: Metrics
+) -> str:
+    from router.web import admin_application
+
+    application = admin_application(
+        gateway, metrics=metrics.exposition, health=lambda: state(watcher), body_bytes=config.limits.body_bytes
+    )
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    site = web.TCPSite(runner, config.admin.host, config.admin.port)
+    await site.start()
+    host, port = runner.addresses[0][:2]
+    return _shown(host, port)
+
+
+def _aborted(connections: set[ClientConnection]) -> None:
+    for connection in list(connections):
+        connection.abort()
+
+
+def state(watcher: Watcher) -> dict[str, Any]:
+    """`/health` and `/state`: how the replicas stand."""
+    states = watcher.states()
+    return {
+        "replicas_open": sum(one.usable for one in states),
+        "replicas": [
+            {
+                "name": one.name,
+                "url": one.url,
+                "state": one.state,
+                "reason": one.reason,
+                "models": one.models,
+                "restarts": one.restarts,
+            }
+            for one in states
+        ],
+    }
+
+
+def _shown(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def serve(config: Config) -> int:
+    """Run until SIGTERM or SIGINT, drain, and return the exit code. A second signal ends at once."""
+    import signal
+
+    async def life() -> int:
+        loop = asyncio.get_running_loop()
+        stopping, now = asyncio.Event(), asyncio.Event()
+
+        def told() -> None:
+            (now if stopping.is_set() else stopping).set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, told)
+        async with running(config) as up:
+            await stopping.wait()
+            _log.info("stopping: no new requests; running ones have %g s", config.drain_s)
+            ending = asyncio.ensure_future(up.drained(config.drain_s))
+            hurried = asyncio.ensure_future(now.wait())
+            await asyncio.wait([ending, hurried], return_when=asyncio.FIRST_COMPLETED)
+            ending.cancel()
+            hurried.cancel()
+        return 0
+
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(life())
+    return int(uvloop.run(life()))

@@ -1,0 +1,166 @@
+"""What is counted, under which labels, and how it reads when scraped."""
+
+from dataclasses import replace
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from policies.fleet import Fleet
+from policies.types import Request
+from router.families import DECISION_BOUNDS_S, Histogram
+from router.health import Watcher
+from router.metrics import FAMILIES, Metrics, Outcome
+
+CHAT = "/v1/chat/completions"
+DONE = Outcome(
+    route=CHAT,
+    model="tiny",
+    replica="r1",
+    reason="prefix",
+    status=200,
+    outcome="ok",
+    duration_s=0.3,
+    ttft_s=0.02,
+    prompt_tokens=100,
+    available_tokens=64,
+    predicted_tokens=48,
+    delivered_tokens=32,
+    output_tokens=10,
+    basis="exact",
+    retries=0,
+)
+
+
+@pytest.fixture
+def fleet():
+    fleet = Fleet()
+    fleet.joined("r1")
+    fleet.serves("r1", ["tiny"])
+    return fleet
+
+
+@pytest.fixture
+def metrics(fleet):
+    watcher = Watcher(fleet, clock=lambda: 0.0)
+    watcher.watch("r1", "http://127.0.0.1:1")
+    fleet.opened("r1")
+    return Metrics(fleet=fleet, watcher=watcher, routes=[CHAT])
+
+
+def scraped(metrics: Metrics) -> dict[str, dict[tuple[str, ...], float]]:
+    """Values by sample name and label values (sorted by label name)."""
+    found: dict[str, dict[tuple[str, ...], float]] = {}
+    for family in text_string_to_metric_families(metrics.exposition().decode()):
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[tuple(value for _, value in sorted(sample.labels.items()))] = sample.value
+    return found
+
+
+def test_one_request(metrics):
+    metrics.answered(DONE)
+    found = scraped(metrics)
+    assert found["router_requests_total"] == {("tiny", "ok", "r1", CHAT, "200"): 1.0}
+    assert found["router_choices_total"] == {("prefix", "r1"): 1.0}
+    key = ("exact", "tiny", "r1", "yes", CHAT)
+    assert found["router_prompt_tokens_total"] == {key: 100.0}
+    assert found["router_available_tokens_total"] == {key: 64.0}
+    assert found["router_predicted_tokens_total"] == {key: 48.0}
+    assert found["router_delivered_tokens_total"] == {key: 32.0}
+    assert found["router_output_tokens_total"] == {("tiny", "r1", CHAT): 10.0}
+    assert found["router_request_duration_seconds_sum"] == {(CHAT,): 0.3}
+    assert found["router_ttft_seconds_count"] == {("r1", CHAT): 1.0}
+
+
+def test_a_replica_that_reports_nothing_is_kept_apart(metrics):
+    metrics.answered(DONE)
+    metrics.answered(replace(DONE, delivered_tokens=None, ttft_s=None, output_tokens=None))
+    found = scraped(metrics)
+    assert {key[3]: value for key, value in found["router_prompt_tokens_total"].items()} == {"yes": 100.0, "no": 100.0}
+    assert found["router_ttft_seconds_count"] == {("r1", CHAT): 1.0}
+    assert found["router_output_tokens_total"] == {("tiny", "r1", CHAT): 10.0}
+
+
+def test_refusals_are_no_success(metrics):
+    metrics.refused(CHAT, 404, "model_not_found")
+    metrics.refused("/etc/passwd", 404, "path_not_served")
+    found = scraped(metrics)
+    assert found["router_requests_total"] == {
+        ("", "refused", "", CHAT, "404"): 1.0,
+        ("", "refused", "", "other", "404"): 1.0,
+    }
+    assert found["router_refusals_total"] == {("model_not_found", CHAT): 1.0, ("path_not_served", "other"): 1.0}
+
+
+def test_labels_come_from_closed_sets_whatever_clients_send(metrics):
+    for number in range(10_000):
+        metrics.answered(
+            replace(DONE, route=f"/v1/{number}", model=f"m{number}", reason=f"why {number}", status=number)
+        )
+        metrics.refused(f"/{number}", 404, "model_not_found")
+    found = scraped(metrics)
+    assert sum(found["router_requests_total"].values()) == 20_000
+    assert len(found["router_prompt_tokens_total"]) == 1
+    assert len(found["router_choices_total"]) <= 257
+    assert len(found["router_requests_total"]) <= 502
+    assert len(found["router_refusals_total"]) == 1
+    assert "m77" not in str(found)
+
+
+def test_a_model_keeps_its_label_after_its_replica_closed(metrics, fleet):
+    metrics.answered(DONE)
+    fleet.closed("r1")
+    metrics.answered(DONE)
+    assert scraped(metrics)["router_requests_total"] == {("tiny", "ok", "r1", CHAT, "200"): 2.0}
+
+
+def test_retries_failures_of_the_policy_and_decisions(metrics):
+    metrics.answered(replace(DONE, retries=2))
+    metrics.policy_failed()
+    metrics.decided(0.0004)
+    found = scraped(metrics)
+    assert found["router_retries_total"] == {(CHAT,): 2.0}
+    assert found["router_policy_failures_total"] == {(): 1.0}
+    assert found["router_decision_seconds_count"] == {(): 1.0}
+    assert found["router_decision_seconds_bucket"][("0.0005",)] == 1.0
+    assert found["router_decision_seconds_bucket"][("0.00025",)] == 0.0
+
+
+def test_gauges_are_read_when_scraped(metrics, fleet):
+    blocks = tuple(bytes([number]) * 16 for number in range(5))
+    request = Request("1", CHAT, "tiny", "", None, None, 100, None, blocks, 16)
+    fleet.sent(request, "r1")
+    found = scraped(metrics)
+    assert found["router_in_flight"] == {("r1",): 1.0}
+    assert found["router_pending_prefill_tokens"] == {("r1",): 100.0}
+    assert found["router_held_blocks"] == {("r1",): 5.0}
+    assert found["router_replica_up"] == {("r1",): 0.0}
+    assert found["router_replica_state"][("r1", "starting")] == 1.0
+    fleet.done(request)
+    assert scraped(metrics)["router_in_flight"] == {("r1",): 0.0}
+
+
+def test_what_an_engine_did_not_report_has_no_sample(metrics):
+    assert "router_replica_running" not in scraped(metrics)
+
+
+def test_a_bucket_holds_what_equals_its_bound():
+    histogram = Histogram(DECISION_BOUNDS_S)
+    histogram.observed(0.001)
+    histogram.observed(7.0)
+    buckets = dict(histogram.buckets())
+    assert (buckets["0.0005"], buckets["0.001"], buckets["1.0"], buckets["+Inf"]) == (0.0, 1.0, 1.0, 2.0)
+
+
+def test_the_table_of_families_is_what_is_exposed(metrics):
+    metrics.answered(DONE)
+    exposed = {family.name for family in metrics.collect()}
+    assert exposed == {family.name.removesuffix("_total") for family in FAMILIES}
+    for family in FAMILIES:
+        assert family.name.endswith("_total") == (family.kind == "counter")
+        assert family.help
+        assert not family.help.endswith(".")
+
+
+def test_repr(metrics):
+    metrics.answered(DONE)
+    assert repr(metrics) == "<Metrics 1 requests>"

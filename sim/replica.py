@@ -27,10 +27,19 @@ class Job:
     reads_cache: bool = True
 
     @classmethod
-    def of(cls, job_id: str, root: Chain, prompt: Sequence[int], output: Sequence[int], block_tokens: int) -> "Job":
+    def of(
+        cls,
+        job_id: str,
+        root: Chain,
+        prompt: Sequence[int],
+        output: Sequence[int],
+        block_tokens: int,
+        *,
+        reads_cache: bool = True,
+    ) -> "Job":
         """A job whose answer is known in advance; `root` carries model, adapter and salt."""
         keys = block_keys(root, packed(prompt) + packed(output), block_tokens)
-        return cls(job_id, len(prompt), len(output), keys)
+        return cls(job_id, len(prompt), len(output), keys, reads_cache)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ def test_empty_blocks_are_reused_before_full_ones() -> None:
     blocks = cache.allocated(3)
     cache.filled(blocks, [A], 0, 1)
     cache.released(blocks)
-    assert cache.allocated(4) == [2, 3, 4, 5]
+    assert cache.allocated(4) == [3, 2, 4, 5]
     assert A in cache
 
 

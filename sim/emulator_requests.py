@@ -1,0 +1,226 @@
+"""Reads one generation request the way vLLM does, or says what is wrong with it in vLLM's words.
+
+The one rule: everything that can be refused is refused here, before the engine sees a job. Answers are not here.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sim.emulator_refusals import Refusal, invalid
+
+Tokenize = Callable[[str, dict[str, Any]], list[int]]
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
+_PROMPT_FIELD = {CHAT: "messages", COMPLETIONS: "prompt", MESSAGES: "messages", RESPONSES: "input"}
+_LENGTH_FIELDS = {
+    CHAT: ("max_completion_tokens", "max_tokens"),
+    COMPLETIONS: ("max_tokens",),
+    MESSAGES: ("max_tokens",),
+    RESPONSES: ("max_output_tokens",),
+}
+_COMPLETION_TOKENS = 16  # what /v1/completions makes when the request names no length
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What this server serves."""
+
+    model: str
+    adapters: tuple[str, ...]
+    max_model_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One accepted request. `max_tokens` None leaves the length to the model."""
+
+    route: str
+    model: str
+    adapter: str
+    prompts: tuple[tuple[int, ...], ...]
+    choices: int
+    max_tokens: int | None
+    stream: bool
+    include_usage: bool
+    salt: str
+    tool: str | None
+    reads_cache: bool
+
+
+def read_body(raw: bytes, content_type: str) -> dict[str, Any]:
+    """The JSON object of a request."""
+    if not raw:
+        raise invalid("missing", "body", "Field required")
+    if content_type.partition(";")[0].strip().lower() != "application/json":
+        message = "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed"
+        raise Refusal(400, message, "Bad Request")
+    try:
+        body = json.loads(raw)
+    except json.JSONDecodeError as error:
+        raise invalid("json_invalid", f"body.{error.pos}", "JSON decode error") from None
+    except UnicodeDecodeError:
+        raise invalid("json_invalid", "body", "JSON decode error") from None
+    if not isinstance(body, dict):
+        raise invalid("dict_type", "body", "Input should be a valid dictionary")
+    return body
+
+
+def read_model(body: Mapping[str, Any], limits: Limits) -> tuple[str, str]:
+    """(the name asked for, its adapter or ""). A request without a model gets the base model."""
+    name = body.get("model") or limits.model
+    if name == limits.model:
+        return name, ""
+    if name in limits.adapters:
+        return name, name
+    aliases = ", ".join((limits.model, *limits.adapters))
+    raise Refusal(404, f"The model `{name}` does not exist. Valid aliases: {aliases}.", "NotFoundError", "model")
+
+
+def read_ask(route: str, body: dict[str, Any], limits: Limits, tokenize: Tokenize) -> Ask:
+    """The request, tokenized and checked."""
+    field = _PROMPT_FIELD[route]
+    if field not in body:
+        raise invalid("missing", f"body.{field}", "Field required")
+    if route == MESSAGES and "max_tokens" not in body:
+        raise invalid("missing", "body.max_tokens", "Field required")
+    model, adapter = read_model(body, limits)
+    salt = _salt(body)
+    _check_sampling(body)
+    asked = _max_tokens(route, body, limits)
+    prompts = tuple(tuple(ids) for ids in _prompts(route, body, tokenize))
+    for ids in prompts:
+        _check_length(len(ids), limits)
+    options = body.get("stream_options") or {}
+    return Ask(
+        route=route,
+        model=model,
+        adapter=adapter,
+        prompts=prompts,
+        choices=_count(body, "n", 1),
+        max_tokens=asked,
+        stream=bool(body.get("stream")),
+        include_usage=isinstance(options, dict) and bool(options.get("include_usage")),
+        salt=salt,
+        tool=_forced_tool(body) if route in (CHAT, MESSAGES) else None,
+        reads_cache=body.get("prompt_logprobs") is None,
+    )
+
+
+def _prompts(route: str, body: dict[str, Any], tokenize: Tokenize) -> list[list[int]]:
+    if route != COMPLETIONS:
+        return [tokenized(route, body, tokenize)]
+    prompt = body["prompt"]
+    if isinstance(prompt, str):
+        return [tokenized(route, body, tokenize)]
+    if not isinstance(prompt, list) or not prompt:
+        raise invalid("string_type", "body.prompt", "Input should be a valid string or a list")
+    if all(_is_id(item) for item in prompt):
+        return [_ids(prompt)]
+    return [
+        tokenized(route, {**body, "prompt": item}, tokenize) if isinstance(item, str) else _ids(item) for item in prompt
+    ]
+
+
+def tokenized(route: str, body: dict[str, Any], tokenize: Tokenize) -> list[int]:
+    """Token ids of a body; what the tokenizer refuses is the client's fault."""
+    try:
+        ids = tokenize(route, body)
+    except (ValueError, TypeError, KeyError) as error:
+        raise Refusal(400, f"The prompt cannot be tokenized: {type(error).__name__}") from error
+    if not ids:
+        raise Refusal(400, "The decoder prompt cannot be empty")
+    return ids
+
+
+def _is_id(item: object) -> bool:
+    return isinstance(item, int) and not isinstance(item, bool)
+
+
+def _ids(item: object) -> list[int]:
+    if not isinstance(item, list) or not item or not all(_is_id(token) for token in item):
+        raise invalid("list_type", "body.prompt", "Input should be a valid list of token ids")
+    for token in item:
+        if not 0 <= token < 2**31:
+            raise Refusal(400, f"Token id {token} is out of vocabulary")
+    return item
+
+
+def _salt(body: Mapping[str, Any]) -> str:
+    salt = body.get("cache_salt")
+    if salt is None:
+        return ""
+    if not isinstance(salt, str) or not salt:
+        message = "Parameter 'cache_salt' must be a non-empty string if provided. (parameter=cache_salt)"
+        raise Refusal(400, message, param="cache_salt")
+    if len(salt) > 128 or any(mark in salt for mark in "@/\\\0"):
+        message = (
+            "Parameter 'cache_salt' must be at most 128 characters and must not contain '@', '/', '\\\\', or NUL. "
+            "(parameter=cache_salt)"
+        )
+        raise Refusal(400, message, param="cache_salt")
+    return salt
+
+
+def _check_sampling(body: Mapping[str, Any]) -> None:
+    temperature = body.get("temperature")
+    if isinstance(temperature, int | float) and temperature < 0:
+        value = float(temperature)
+        message = f"temperature must be non-negative, got {value}. (parameter=temperature, value={value})"
+        raise Refusal(400, message, param="temperature")
+
+
+def _count(body: Mapping[str, Any], field: str, default: int) -> int:
+    value = body.get(field)
+    if value is None:
+        return default
+    if not _is_id(value):
+        raise invalid("int_type", f"body.{field}", "Input should be a valid integer")
+    if value < 1:
+        raise Refusal(400, f"{field} must be at least 1, got {value}. (parameter={field}, value={value})", param=field)
+    return int(value)
+
+
+def _max_tokens(route: str, body: Mapping[str, Any], limits: Limits) -> int | None:
+    for field in _LENGTH_FIELDS[route]:
+        if body.get(field) is None:
+            continue
+        asked = _count(body, field, 1)
+        if asked > limits.max_model_len:
+            message = (
+                f"{field}={asked} cannot be greater than max_model_len={limits.max_model_len}. Please request fewer "
+                f"output tokens. (parameter={field}, value={asked})"
+            )
+            raise Refusal(400, message, param=field)
+        return asked
+    return _COMPLETION_TOKENS if route == COMPLETIONS else None
+
+
+def _check_length(tokens: int, limits: Limits) -> None:
+    if tokens >= limits.max_model_len:
+        message = (
+            f"This model's maximum context length is {limits.max_model_len} tokens. However, your prompt contains "
+            f"{tokens} input tokens, which exceeds this limit even without any output tokens. Please reduce the length "
+            f"of the input prompt. (parameter=input_tokens, value={tokens})"
+        )
+        raise Refusal(400, message, param="input_tokens")
+
+
+def _forced_tool(body: Mapping[str, Any]) -> str | None:
+    """The tool the answer must call, in OpenAI's or Anthropic's spelling; None when the model is free not to."""
+    choice, tools = body.get("tool_choice"), body.get("tools") or []
+    if isinstance(choice, dict):
+        function = choice.get("function")
+        name = function.get("name") if isinstance(function, dict) else choice.get("name")
+        if isinstance(name, str):
+            return name
+        choice = choice.get("type")
+    if choice not in ("required", "any") or not isinstance(tools, list) or not tools:
+        return None
+    first = tools[0]
+    if not isinstance(first, dict):
+        return None
+    name = first.get("function", first).get("name")
+    return name if isinstance(name, str) else None

@@ -1,0 +1,349 @@
+"""The emulator over loopback sockets: what a client of vLLM would see."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import aiohttp
+import pytest
+
+from sim.cost import PROFILES
+from sim.emulator import Emulator, start
+
+CHAT, COMPLETIONS, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"
+LONG = "a rather long prompt that fills several blocks of sixteen bytes each, as bytes are tokens here"
+ASKED: dict[str, dict[str, Any]] = {
+    CHAT: {"messages": [{"role": "user", "content": LONG}], "max_tokens": 5},
+    COMPLETIONS: {"prompt": LONG, "max_tokens": 5},
+    MESSAGES: {"messages": [{"role": "user", "content": LONG}], "max_tokens": 5},
+    RESPONSES: {"input": LONG, "max_output_tokens": 5},
+}
+
+
+def tokenize(route: str, body: dict[str, Any]) -> list[int]:
+    """Bytes are tokens; a chat is its contents, each before a line end."""
+    if route == COMPLETIONS:
+        return list(str(body["prompt"]).encode())
+    if route == RESPONSES:
+        return list(str(body["input"]).encode())
+    return list("".join(message["content"] + "\n" for message in body["messages"]).encode())
+
+
+def detokenize(ids: list[int]) -> str:
+    return bytes(ids).decode("latin-1")
+
+
+async def emulated(**settings: Any) -> Emulator:
+    given: dict[str, Any] = {
+        "name": "r1",
+        "model": "tiny",
+        "blocks": 400,
+        "block_tokens": 16,
+        "profile": PROFILES["llama-3.1-8b-h100"],
+        "speed": 200.0,
+        "tokenize": tokenize,
+        "detokenize": detokenize,
+        "max_model_len": 2048,
+        "root": "/models/tiny",
+        "adapters": ["sql"],
+        "vocabulary_tokens": 300,
+    }
+    return await start("127.0.0.1", 0, **(given | settings))
+
+
+@pytest.fixture
+async def emulator() -> AsyncIterator[Emulator]:
+    running = await emulated()
+    yield running
+    await running.close()
+
+
+@pytest.fixture
+async def client(emulator: Emulator) -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(emulator.url) as session:
+        yield session
+
+
+async def post(client: aiohttp.ClientSession, path: str, body: dict[str, Any], status: int = 200) -> dict[str, Any]:
+    async with client.post(path, json=body) as response:
+        answer: dict[str, Any] = await response.json()
+        assert response.status == status, answer
+        return answer
+
+
+async def stream(client: aiohttp.ClientSession, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+    """Data of every event; the closing [DONE] is left out."""
+    async with client.post(path, json=body | {"stream": True}) as response:
+        assert response.status == 200
+        assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
+        lines = (await response.read()).decode().splitlines()
+    return [json.loads(line[6:]) for line in lines if line.startswith("data: ") and line != "data: [DONE]"]
+
+
+def cached(answer: dict[str, Any]) -> int:
+    usage = answer["usage"]
+    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
+    return int(details["cached_tokens"] if details else usage["cache_read_input_tokens"])
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    """What the other end of a socket does has no event here: look again, for a second at most."""
+    async with asyncio.timeout(1):
+        while not happened():  # noqa: ASYNC110 -- nothing to wait on
+            await asyncio.sleep(0.001)
+
+
+async def metrics(client: aiohttp.ClientSession) -> dict[str, float]:
+    async with client.get("/metrics") as response:
+        lines = (await response.text()).splitlines()
+    return {line.split("{")[0].split(" ")[0]: float(line.rsplit(" ", 1)[1]) for line in lines if line[0] != "#"}
+
+
+@pytest.mark.parametrize("path", ASKED)
+async def test_the_second_call_finds_the_prompt_cached(client: aiohttp.ClientSession, path: str) -> None:
+    first, second = await post(client, path, ASKED[path]), await post(client, path, ASKED[path])
+    assert cached(first) == 0
+    assert cached(second) == 80
+
+
+@pytest.mark.parametrize("path", ASKED)
+async def test_a_stream_says_what_the_plain_answer_says(client: aiohttp.ClientSession, path: str) -> None:
+    plain = await post(client, path, ASKED[path])
+    events = await stream(client, path, ASKED[path])
+    match path:
+        case "/v1/chat/completions":
+            said = "".join(event["choices"][0]["delta"].get("content", "") for event in events)
+            assert said == plain["choices"][0]["message"]["content"]
+            assert events[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+            assert events[-1]["choices"][0]["finish_reason"] == "length"
+        case "/v1/completions":
+            assert "".join(event["choices"][0]["text"] for event in events) == plain["choices"][0]["text"]
+        case "/v1/messages":
+            deltas = [event["delta"]["text"] for event in events if event["type"] == "content_block_delta"]
+            assert "".join(deltas) == plain["content"][0]["text"]
+            assert events[-2]["usage"]["cache_read_input_tokens"] == 80
+            assert events[-2]["delta"]["stop_reason"] == plain["stop_reason"] == "max_tokens"
+        case _:
+            deltas = [event["delta"] for event in events if event["type"] == "response.output_text.delta"]
+            assert "".join(deltas) == plain["output"][0]["content"][0]["text"]
+            assert [event["sequence_number"] for event in events] == list(range(len(events)))
+            assert cached(events[-1]["response"]) == 80
+            assert events[-1]["response"]["status"] == plain["status"] == "incomplete"
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+async def test_usage_is_streamed_only_when_asked_for(client: aiohttp.ClientSession, path: str) -> None:
+    without = await stream(client, path, ASKED[path])
+    with_usage = await stream(client, path, ASKED[path] | {"stream_options": {"include_usage": True}})
+    assert not any("usage" in event for event in without)
+    assert with_usage[-1]["choices"] == []
+    assert with_usage[-1]["usage"]["completion_tokens"] == 5
+    assert cached(with_usage[-1]) == 80
+
+
+async def test_an_answer_sent_back_as_history_is_cached(client: aiohttp.ClientSession) -> None:
+    body = ASKED[CHAT] | {"max_tokens": 100}
+    said = (await post(client, CHAT, body))["choices"][0]["message"]["content"]
+    turns = [*body["messages"], {"role": "assistant", "content": said}, {"role": "user", "content": "and more"}]
+    again = await post(client, COMPLETIONS, {"prompt": LONG + "\n" + said + "\nand more", "max_tokens": 1})
+    chat = await post(client, CHAT, {"messages": turns, "max_tokens": 1})
+    assert cached(again) == cached(chat) == (len(LONG) + 1 + 99) // 16 * 16
+
+
+async def test_choices_and_batches_are_counted_as_one_usage(client: aiohttp.ClientSession) -> None:
+    two = await post(client, CHAT, ASKED[CHAT] | {"n": 2})
+    assert [choice["index"] for choice in two["choices"]] == [0, 1]
+    assert two["usage"]["prompt_tokens"] == len(LONG) + 1
+    assert two["usage"]["completion_tokens"] == 10
+    batch = await post(client, COMPLETIONS, {"prompt": ["one", "three"], "max_tokens": 2})
+    assert len(batch["choices"]) == 2
+    assert batch["usage"]["prompt_tokens"] == 8
+    streamed = await stream(client, CHAT, ASKED[CHAT] | {"n": 2})
+    for index in (0, 1):
+        deltas = [event["choices"][0]["delta"] for event in streamed if event["choices"][0]["index"] == index]
+        said = "".join(delta.get("content", "") for delta in deltas)
+        assert said == two["choices"][index]["message"]["content"]
+
+
+async def test_token_ids_are_a_prompt(client: aiohttp.ClientSession) -> None:
+    await post(client, COMPLETIONS, {"prompt": LONG, "max_tokens": 1})
+    assert cached(await post(client, COMPLETIONS, {"prompt": list(LONG.encode()), "max_tokens": 1})) == 80
+
+
+async def test_without_a_length_the_model_stops_by_itself(client: aiohttp.ClientSession) -> None:
+    answer = await post(client, CHAT, {"messages": [{"role": "user", "content": "hi"}]})
+    assert answer["choices"][0]["finish_reason"] == "stop"
+    assert 50 <= answer["usage"]["completion_tokens"] <= 400
+
+
+async def test_a_length_beyond_the_context_is_cut(client: aiohttp.ClientSession) -> None:
+    answer = await post(client, COMPLETIONS, {"prompt": "x" * 2000, "max_tokens": 100})
+    assert answer["usage"]["completion_tokens"] == 48
+    assert answer["choices"][0]["finish_reason"] == "length"
+
+
+async def test_salts_and_adapters_share_nothing(client: aiohttp.ClientSession) -> None:
+    await post(client, CHAT, ASKED[CHAT])
+    salted = ASKED[CHAT] | {"cache_salt": "tenant"}
+    assert cached(await post(client, CHAT, salted)) == 0
+    assert cached(await post(client, CHAT, salted)) == 80
+    adapted = await post(client, CHAT, ASKED[CHAT] | {"model": "sql"})
+    assert adapted["model"] == "sql"
+    assert cached(adapted) == 0
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_a_client_that_goes_away_aborts_its_job(streamed: bool) -> None:
+    emulator = await emulated(speed=1.0)
+    try:
+        async with aiohttp.ClientSession(emulator.url) as client:
+            body = ASKED[CHAT] | {"max_tokens": 1500, "stream": streamed}
+            call = asyncio.create_task(client.post(CHAT, json=body).__aenter__())
+            await until(lambda: emulator.engine.running == 1)
+            if streamed:
+                (await call).close()
+            call.cancel()
+            await until(lambda: emulator.live.live == 0)
+            assert emulator.engine.idle
+            assert emulator.engine.counters.aborted == 1
+            assert cached(await post(client, CHAT, ASKED[CHAT] | {"max_tokens": 1})) == 80
+    finally:
+        await emulator.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "kind", "param"),
+    [
+        ({"model": "nope"}, 404, "NotFoundError", "model"),
+        ({"cache_salt": ""}, 400, "BadRequestError", "cache_salt"),
+        ({"cache_salt": "a/b"}, 400, "BadRequestError", "cache_salt"),
+        ({"cache_salt": "s" * 129}, 400, "BadRequestError", "cache_salt"),
+        ({"max_tokens": 9999}, 400, "BadRequestError", "max_tokens"),
+        ({"temperature": -3}, 400, "BadRequestError", "temperature"),
+        ({"n": 0}, 400, "BadRequestError", "n"),
+        ({"messages": [{"role": "user", "content": "x" * 3000}]}, 400, "BadRequestError", "input_tokens"),
+    ],
+)
+async def test_a_bad_value_is_refused_as_vllm_refuses_it(
+    client: aiohttp.ClientSession, change: dict[str, Any], status: int, kind: str, param: str
+) -> None:
+    error = (await post(client, CHAT, ASKED[CHAT] | change, status))["error"]
+    assert (error["type"], error["param"], error["code"]) == (kind, param, status)
+    assert error["message"]
+
+
+async def test_a_bad_body_is_refused(client: aiohttp.ClientSession) -> None:
+    async def error_of(data: bytes, content_type: str = "application/json") -> dict[str, Any]:
+        async with client.post(CHAT, data=data, headers={"Content-Type": content_type}) as response:
+            assert response.status == 400
+            error: dict[str, Any] = (await response.json())["error"]
+            return error
+
+    assert (await error_of(b"{bad"))["param"] == "body.1"
+    assert (await error_of(b""))["param"] == "body"
+    assert (await error_of(b"[1]"))["type"] == "Bad Request"
+    assert "Unsupported Media Type" in (await error_of(b"{}", "text/plain"))["message"]
+    assert (await error_of(b'{"model":"tiny"}'))["param"] == "body.messages"
+    missing = await post(client, MESSAGES, {"messages": []}, 400)
+    assert missing["error"]["param"] == "body.max_tokens"
+
+
+async def test_unknown_paths_and_methods(client: aiohttp.ClientSession) -> None:
+    assert await post(client, "/v1/nothing", {}, 404) == {"detail": "Not Found"}
+    async with client.get(CHAT) as response:
+        assert response.status == 405
+        assert response.headers["Allow"] == "POST"
+        assert await response.json() == {"detail": "Method Not Allowed"}
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "look"}}])
+async def test_a_forced_tool_is_called(client: aiohttp.ClientSession, choice: object) -> None:
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
+    body = ASKED[CHAT] | {"tools": tools, "tool_choice": choice}
+    plain = (await post(client, CHAT, body))["choices"][0]
+    assert plain["finish_reason"] == "tool_calls"
+    call = plain["message"]["tool_calls"][0]["function"]
+    assert call["name"] == "look"
+    events = await stream(client, CHAT, body)
+    calls = [c for event in events for c in event["choices"][0]["delta"].get("tool_calls", [])]
+    assert calls[0]["function"]["name"] == "look"
+    arguments = "".join(part["function"]["arguments"] for part in calls)
+    assert json.loads(arguments) == json.loads(call["arguments"])
+    assert events[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+async def test_a_forced_tool_is_used_in_messages(client: aiohttp.ClientSession) -> None:
+    body = ASKED[MESSAGES] | {"tools": [{"name": "look"}], "tool_choice": {"type": "tool", "name": "look"}}
+    plain = await post(client, MESSAGES, body)
+    assert plain["stop_reason"] == "tool_use"
+    assert plain["content"][0]["name"] == "look"
+    events = await stream(client, MESSAGES, body)
+    parts = [event["delta"]["partial_json"] for event in events if event["type"] == "content_block_delta"]
+    assert json.loads("".join(parts)) == plain["content"][0]["input"]
+
+
+async def test_tokens_are_counted_made_and_unmade(client: aiohttp.ClientSession) -> None:
+    chat = {"messages": [{"role": "user", "content": "hello"}]}
+    assert (await post(client, "/v1/messages/count_tokens", chat))["input_tokens"] == 6
+    made = await post(client, "/tokenize", {"prompt": "hi"})
+    assert made == {"count": 2, "max_model_len": 2048, "tokens": [104, 105], "token_strs": None}
+    assert (await post(client, "/tokenize", chat))["count"] == 6
+    assert await post(client, "/detokenize", {"tokens": [104, 105]}) == {"prompt": "hi"}
+    await post(client, "/detokenize", {"tokens": [999]}, 400)
+
+
+async def test_pooling_routes_answer_and_fill_the_cache(client: aiohttp.ClientSession, emulator: Emulator) -> None:
+    vectors = await post(client, "/v1/embeddings", {"input": [LONG, LONG]})
+    assert vectors["data"][0]["embedding"] == vectors["data"][1]["embedding"]
+    assert vectors["usage"]["prompt_tokens"] == 2 * len(LONG)
+    assert emulator.engine.counters.hit_tokens == 80
+    ranked = await post(client, "/rerank", {"query": "q", "documents": ["a", "b", "c"], "top_n": 2})
+    scores = [result["relevance_score"] for result in ranked["results"]]
+    assert len(scores) == 2
+    assert scores == sorted(scores, reverse=True)
+    assert len((await post(client, "/score", {"text_1": "a", "text_2": ["b", "c"]}))["data"]) == 2
+
+
+async def test_the_server_describes_itself(client: aiohttp.ClientSession) -> None:
+    async with client.get("/v1/models") as response:
+        base, adapter = (await response.json())["data"]
+    assert (base["id"], base["root"], base["parent"], base["max_model_len"]) == ("tiny", "/models/tiny", None, 2048)
+    assert (adapter["id"], adapter["parent"]) == ("sql", "tiny")
+    for path in ("/health", "/ping", "/version", "/load"):
+        async with client.get(path) as response:
+            assert response.status == 200, path
+
+
+async def test_metrics_have_vllms_names_and_meaning(client: aiohttp.ClientSession) -> None:
+    for _ in range(2):
+        await post(client, COMPLETIONS, ASKED[COMPLETIONS])
+    seen = await metrics(client)
+    assert seen["vllm:prefix_cache_queries_total"] == seen["vllm:prompt_tokens_total"] == 2 * len(LONG)
+    assert seen["vllm:prefix_cache_hits_total"] == seen["vllm:prompt_tokens_cached_total"] == 80
+    assert seen["vllm:generation_tokens_total"] == 10
+    assert seen["vllm:num_requests_running"] == seen["vllm:kv_cache_usage_perc"] == 0
+    async with client.get("/metrics") as response:
+        text = await response.text()
+    assert 'block_size="16"' in text
+    assert 'num_gpu_blocks="400"' in text
+    assert 'vllm:num_requests_waiting{engine="0",model_name="tiny"} 0.0' in text
+
+
+async def test_the_cache_can_be_reset(client: aiohttp.ClientSession) -> None:
+    await post(client, CHAT, ASKED[CHAT])
+    assert await post(client, "/reset_prefix_cache", {}) == {"success": True}
+    assert cached(await post(client, CHAT, ASKED[CHAT])) == 0
+
+
+async def test_a_request_id_becomes_part_of_the_answers_id(client: aiohttp.ClientSession) -> None:
+    async with client.post(CHAT, json=ASKED[CHAT], headers={"X-Request-Id": "rid-42"}) as response:
+        assert (await response.json())["id"] == "chatcmpl-rid-42"
+
+
+async def test_many_streams_share_the_engine(client: aiohttp.ClientSession, emulator: Emulator) -> None:
+    bodies = [{"prompt": f"{number} {LONG}", "max_tokens": 40} for number in range(24)]
+    answers = await asyncio.gather(*(stream(client, COMPLETIONS, body) for body in bodies))
+    assert [len(answer) for answer in answers] == [40] * 24
+    assert emulator.engine.idle
+    assert emulator.live.live == 0

@@ -4,7 +4,6 @@ The one rule: load is counted when a request is sent and released exactly once, 
 tried only while nothing of a reply has reached the client. Not here: sockets (`router.http`) and prompts' text.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -111,7 +110,7 @@ class Gateway:
                 self._watcher.failed(choice.replica, error.kind)
                 failed[choice.replica] = error
                 continue
-            except asyncio.CancelledError:
+            except BaseException:  # the client left, or a fault of ours: the load is released all the same
                 self.fleet.done(request)
                 self._record(request, prompt, view, choice, began_s, first_byte.at_s, None, len(failed))
                 raise

@@ -37,7 +37,9 @@ PROBES: dict[str, dict[str, Any]] = {
     "system message": {"messages": [{"role": "system", "content": "Be brief."}, _USER]},
     "several turns": {"messages": [_USER, {"role": "assistant", "content": "A store of KV blocks."}, _USER]},
     "unicode": {"messages": [{"role": "user", "content": "Grüße 你好 🙂 e\u0301"}]},
-    "text parts": {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]},
+    "text parts": {
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]
+    },
     "white space": {"messages": [{"role": "user", "content": "  x \n\n"}]},
     "special tokens as text": {"messages": [{"role": "user", "content": "<|im_end|> <|eot_id|> <s>"}]},
     "no generation prompt": {"messages": [_USER], "add_generation_prompt": False},

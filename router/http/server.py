@@ -6,6 +6,7 @@ The one rule: a reply that was not finished is never made to look finished.
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ import httptools
 
 from router.errors import BadRequest, BodyTooLarge, HeadTooLarge, NotImplementedHere, RequestError
 from router.http.messages import Call, Headers, Reply, Source, without_hop_by_hop
+
+_log = logging.getLogger("router.http")
 
 _KEPT_WHILE_BUSY_BYTES = 64 * 1024  # bytes a client may send ahead before its socket is no longer read
 _LINGER_S = 2.0  # how long an early error waits for the client to stop sending, so that a reset does not eat the answer
@@ -220,9 +223,12 @@ class ClientConnection(asyncio.Protocol):
     async def _serve(self, call: Call) -> None:
         try:
             await self._listener.serve(call, self)
-        except BaseException:
+        except asyncio.CancelledError:
             self._transport.abort()
             raise
+        except Exception:
+            _log.exception("a request failed by a fault of the router; its connection is closed")
+            self._transport.abort()
         finally:
             self._task = None
             self.source = None

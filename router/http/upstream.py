@@ -138,7 +138,7 @@ class Upstream:
     ) -> Ending:
         self._busy.add(connection)
         if self._sweeper is None:
-            self._sweep()
+            self._schedule_sweep()
         try:
             return await connection.started(request, reply, first_byte, head_only)
         except asyncio.CancelledError:
@@ -164,18 +164,19 @@ class Upstream:
             self._sweeper.cancel()
             self._sweeper = None
 
-    def _sweep(self) -> None:
-        """Once in a while look for silent replicas: one timer for all connections, none per event."""
-        self._sweeper = None
-        if not self._busy:
-            return
-        loop = asyncio.get_running_loop()
-        now_s = loop.time()
-        for connection in list(self._busy):
-            connection.silence_checked(now_s, self._timeouts)
+    def _schedule_sweep(self) -> None:
+        """Look for silent replicas once in a while: one timer for all connections, none per event."""
         limits = [limit for limit in (self._timeouts.first_byte_s, self._timeouts.idle_s) if limit is not None]
         if limits:
-            self._sweeper = loop.call_later(min(1.0, min(limits) / 4), self._sweep)
+            loop = asyncio.get_running_loop()
+            self._sweeper = loop.call_later(min(1.0, min(limits) / 4), self._sweep, loop)
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._sweeper = None
+        for connection in list(self._busy):
+            connection.silence_checked(loop.time(), self._timeouts)
+        if self._busy:
+            self._schedule_sweep()
 
 
 class ReplicaConnection(asyncio.Protocol):

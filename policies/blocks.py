@@ -9,9 +9,9 @@ rule (vLLM 0.32, `v1/core/kv_cache_utils.py`): only full blocks, and never the l
 """
 
 import hashlib
+import sys
+from array import array
 from collections.abc import Sequence
-
-import numpy as np
 
 KEY_BYTES = 16
 TOKEN_BYTES = 4
@@ -66,7 +66,10 @@ class Chain:
 
 def packed(ids: Sequence[int]) -> bytes:
     """Token ids as little-endian uint32. Raises `OverflowError` for an id that is negative or over 32 bits."""
-    return np.asarray(ids, dtype="<u4").tobytes() if len(ids) else b""
+    words = array("I", ids)
+    if sys.byteorder == "big":
+        words.byteswap()
+    return words.tobytes()
 
 
 def block_keys(root: Chain, token_bytes: bytes | memoryview, block_tokens: int) -> tuple[bytes, ...]:

@@ -32,8 +32,23 @@ class _Flight:
     request: Request
     replica: str
     uncached_tokens: int
-    matched_blocks: int
+    proven_blocks: int
+    """Leading blocks the replica holds even if this request fails."""
     prefilling: bool = True
+
+    def shared_with(self, other: "_Flight") -> int:
+        """Leading blocks two requests have in common: keys are chained, so one equal key proves all before it."""
+        mine, theirs = self.request.blocks, other.request.blocks
+        low, high = 0, min(len(mine), len(theirs))
+        if high and mine[high - 1] == theirs[high - 1]:
+            return high
+        while low < high:
+            middle = (low + high + 1) // 2
+            if mine[middle - 1] == theirs[middle - 1]:
+                low = middle
+            else:
+                high = middle - 1
+        return low
 
 
 @dataclass(slots=True)
@@ -48,11 +63,14 @@ class _Entry:
     present: bool = True
     report: Report = field(default_factory=Report)
     reported_s: float | None = None
-    in_flight: int = 0
+    flights: dict[str, _Flight] = field(default_factory=dict)
     pending_prefill_tokens: int = 0
     capacity_blocks: int | None = None
-    engine_block_blocks: int = 1
-    """How many of the fleet's blocks make one of the replica's."""
+    engine_block_tokens: int | None = None
+
+    @property
+    def in_flight(self) -> int:
+        return len(self.flights)
 
     def serves(self, model: str) -> bool:
         return self.models is None or not model or model in self.models
@@ -89,7 +107,8 @@ class Fleet:
             entry = self._entries[name] = _Entry(name, weight, capacity_blocks)
         else:
             entry.weight, entry.given_capacity_blocks = weight, capacity_blocks
-            entry.present, entry.open, entry.models, entry.report = True, True, None, Report()
+            entry.present, entry.open, entry.models = True, True, None
+            entry.report, entry.reported_s, entry.engine_block_tokens = Report(), None, None
         entry.capacity_blocks = capacity_blocks
         self._index.joined(name, capacity_blocks)
 
@@ -126,13 +145,14 @@ class Fleet:
     # -- facts about a replica -------------------------------------------------------------------------------------
 
     def reported(self, name: str, report: Report, now_s: float) -> None:
+        """A replica spoke. Block size and capacity do not change while it runs: silence about them changes nothing."""
         entry = self._entry(name)
         entry.report = report
         entry.reported_s = now_s
-        entry.engine_block_blocks = max(1, (report.block_tokens or self.block_tokens) // self.block_tokens)
-        capacity = entry.given_capacity_blocks
-        if capacity is None and report.capacity_blocks is not None:
-            capacity = report.capacity_blocks * (report.block_tokens or self.block_tokens) // self.block_tokens
+        entry.engine_block_tokens = report.block_tokens or entry.engine_block_tokens
+        if entry.given_capacity_blocks is not None or report.capacity_blocks is None:
+            return
+        capacity = report.capacity_blocks * (entry.engine_block_tokens or self.block_tokens) // self.block_tokens
         if capacity != entry.capacity_blocks:
             entry.capacity_blocks = capacity
             self._index.resized(name, capacity)
@@ -152,10 +172,10 @@ class Fleet:
         entry = self._entry(name)
         if request.id in self._flights:
             raise FleetError(f"request {request.id!r} was sent twice")
-        matched = self._matched(entry, self._index.matched(request.blocks))
-        uncached = max(0, request.prompt_tokens - matched * request.block_tokens)
-        self._flights[request.id] = _Flight(request, name, uncached, matched)
-        entry.in_flight += 1
+        matched = self._index.matched(request.blocks)
+        uncached = max(0, request.prompt_tokens - self._matched(entry, matched) * request.block_tokens)
+        flight = _Flight(request, name, uncached, matched.get(name, 0))
+        self._flights[request.id] = entry.flights[request.id] = flight
         entry.pending_prefill_tokens += uncached
         self._index.recorded(name, request.blocks)
 
@@ -174,19 +194,26 @@ class Fleet:
         """
         flight = self._landed(request)
         entry = self._entries[flight.replica]
+        for other in entry.flights.values():
+            if other.prefilling and other.request.blocks[:1] == request.blocks[:1]:
+                other.proven_blocks = max(other.proven_blocks, other.shared_with(flight))
         if output_blocks and entry.present:
             self._index.recorded(flight.replica, request.blocks + output_blocks)
         self._forget_if_idle(entry)
 
     def failed(self, request: Request) -> None:
-        """The replica did not take the request: its blocks are withdrawn, but for those others in flight bring."""
+        """The replica did not serve the request: blocks that only it would have brought are withdrawn.
+
+        After the first token there is nothing to withdraw: the prompt was computed.
+        """
         flight = self._landed(request)
         entry = self._entries[flight.replica]
-        if entry.present:
-            self._index.withdrawn(flight.replica, request.blocks, flight.matched_blocks)
-            for other in self._flights.values():
-                if other.replica == flight.replica and other.request.blocks[:1] == request.blocks[:1]:
-                    self._index.recorded(flight.replica, other.request.blocks)
+        if entry.present and flight.prefilling:
+            kept = flight.proven_blocks
+            for other in entry.flights.values():
+                if other.request.blocks[:1] == request.blocks[:1]:
+                    kept = max(kept, flight.shared_with(other))
+            self._index.withdrawn(flight.replica, request.blocks, kept)
         self._forget_if_idle(entry)
 
     # -- views -----------------------------------------------------------------------------------------------------
@@ -242,20 +269,20 @@ class Fleet:
 
     def _landed(self, request: Request) -> _Flight:
         flight = self._flight(request)
-        del self._flights[request.id]
         entry = self._entries[flight.replica]
-        entry.in_flight -= 1
+        del self._flights[request.id], entry.flights[request.id]
         if flight.prefilling:
             entry.pending_prefill_tokens -= flight.uncached_tokens
         return flight
 
     def _forget_if_idle(self, entry: _Entry) -> None:
-        if not entry.present and not entry.in_flight:
+        if not entry.present and not entry.flights:
             del self._entries[entry.name]
 
     def _matched(self, entry: _Entry, matched: dict[str, int]) -> int:
         """A replica whose blocks are larger than ours can only hit whole ones of its own."""
         blocks = matched.get(entry.name, 0)
-        if entry.engine_block_blocks > 1:
-            blocks -= blocks % entry.engine_block_blocks
-        return blocks
+        if entry.engine_block_tokens is None:
+            return blocks
+        tokens = blocks * self.block_tokens
+        return (tokens - tokens % entry.engine_block_tokens) // self.block_tokens

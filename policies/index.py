@@ -124,17 +124,17 @@ class PrefixIndex:
         holder = self._holder(name)
         path, _ = self._path(blocks)
         start = sum(depth for _, depth in path)
-        on_path = 0  # whether the node below, on this path, is still there
         for node, depth in reversed(path):
             start -= depth
-            if node.branches > on_path:
-                return
             held = holder.depths.get(node, 0)
+            if not held:
+                continue  # evicted here, but still known from another replica
             wanted = max(0, kept - start)
-            if wanted >= held:
+            if wanted >= held or held > depth:
+                return
+            if node.branches and any(child.parent is node for child in holder.depths):
                 return
             self._shrink(holder, node, wanted)
-            on_path = int(node.holders != 0)
 
     def matched(self, blocks: Sequence[bytes]) -> dict[str, int]:
         """Leading blocks of a prompt that each replica probably holds; replicas that hold none are absent."""

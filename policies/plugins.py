@@ -71,8 +71,8 @@ def _factory(name: str) -> Factory:
     if name in entries:
         return _imported(name, entries[name].value)
     close = difflib.get_close_matches(name, entries, n=1, cutoff=0.4)
-    hint = f"; did you mean {close[0]!r}?" if close else ";"
-    raise UnknownPolicy(f"no policy is named {name!r}{hint} installed: {', '.join(sorted(entries)) or 'none'}")
+    hint = f"; did you mean {close[0]!r}?" if close else "."
+    raise UnknownPolicy(f"no policy is named {name!r}{hint} Installed: {', '.join(sorted(entries)) or 'none'}")
 
 
 def _imported(name: str, reference: str) -> Factory:
@@ -81,10 +81,14 @@ def _imported(name: str, reference: str) -> Factory:
         found: Any = importlib.import_module(module_name)
         for part in attribute.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # importing runs other people's code
         raise PolicyError(f"policy {name!r} ({reference}) can't be imported: {error}") from error
     if not callable(found):
         raise PolicyError(f"policy {name!r} ({reference}) is a {type(found).__name__}, not a class or function")
+    try:
+        inspect.signature(found, eval_str=True)
+    except (NameError, ValueError) as error:
+        raise PolicyError(f"policy {name!r} ({reference}) has no readable signature: {error}") from error
     return cast("Factory", found)
 
 
@@ -103,7 +107,7 @@ def _checked(name: str, factory: Factory, given: Mapping[str, object]) -> dict[s
     for setting in given:
         if setting not in known:
             close = difflib.get_close_matches(setting, known, n=1, cutoff=0.4)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
+            hint = f"; did you mean {close[0]!r}?" if close else "."
             raise BadSettings(f"policy {name!r} has no setting {setting!r}{hint} It has: {', '.join(known) or 'none'}")
     fields: dict[str, Any] = {
         parameter.name: (
@@ -112,7 +116,11 @@ def _checked(name: str, factory: Factory, given: Mapping[str, object]) -> dict[s
         )
         for parameter in parameters
     }
-    model = create_model("Settings", __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=True), **fields)
+    model = create_model(
+        "Settings",
+        __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=True, protected_namespaces=()),
+        **fields,
+    )
     try:
         checked = model(**given)
     except ValidationError as error:

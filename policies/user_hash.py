@@ -7,12 +7,15 @@ goes by load.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from uhashring import HashRing
 
 from policies.least_loaded import LeastLoaded
 from policies.types import Choice, Replica, Request
+
+_SWEEP_CHOICES = 4096
+"""A replica not offered in this many choices loses its place on the ring."""
 
 
 class UserHash:
@@ -28,6 +31,8 @@ class UserHash:
         self._by_load = LeastLoaded(seed=seed)
         self._ring: HashRing | None = None
         self._weights: dict[str, float] = {}
+        self._seen: set[str] = set()
+        self._choices = 0
 
     def choose(self, request: Request, replicas: Sequence[Replica]) -> Choice:
         if len(replicas) == 1:
@@ -37,20 +42,33 @@ class UserHash:
         offered = {replica.name: replica for replica in replicas}
         weight = sum(replica.weight for replica in replicas)
         total = 1 + sum(replica.in_flight for replica in replicas)
-        order = [name for name in self._order(request.user, replicas) if name in offered]
-        for position, name in enumerate(order):
+        passed = 0
+        for name in self._onward(request.user, replicas):
+            if name not in offered:  # it was tried before, or is closed for now: its users go to the next
+                continue
             share = total * offered[name].weight / weight
             if offered[name].in_flight < max(self._least_bound, math.ceil(self._bound * share)):
-                return Choice(name, "user" if position == 0 else "spill")
+                return Choice(name, "spill" if passed else "user")
+            passed += 1
         return self._by_load.choose(request, replicas)
 
-    def _order(self, user: str, replicas: Sequence[Replica]) -> list[str]:
-        """The replicas from the user's place on the ring onward. A retry's missing replica stays on the ring."""
-        present = {replica.name: replica.weight for replica in replicas}
-        known = self._weights
-        grown = any(known.get(name) != weight for name, weight in present.items())
-        if self._ring is None or grown or len(known) > 2 * len(present) + 8:
-            self._weights = {**known, **present} if len(known) <= 2 * len(present) + 8 else present
-            nodes = {name: {"weight": max(1, round(10 * weight))} for name, weight in self._weights.items()}
-            self._ring = HashRing(nodes=nodes)
-        return [node["nodename"] for node in self._ring.range(user, size=len(self._weights), unique=True)]
+    def _onward(self, user: str, replicas: Sequence[Replica]) -> Iterator[str]:
+        """The replicas on the ring from the user's place onward, once each."""
+        ring = self._ring_with(replicas)
+        for node in ring.range(ascii(user), size=len(self._weights), unique=True):
+            yield node["nodename"]
+
+    def _ring_with(self, replicas: Sequence[Replica]) -> HashRing:
+        """The ring, on which a replica stays through retries and closures; it goes when long unseen."""
+        self._choices += 1
+        self._seen.update(replica.name for replica in replicas)
+        sweep = self._choices % _SWEEP_CHOICES == 0
+        kept = self._weights
+        if sweep:
+            kept = {name: weight for name, weight in kept.items() if name in self._seen}
+            self._seen.clear()
+        weights = {**kept, **{replica.name: replica.weight for replica in replicas}}
+        if self._ring is None or weights != self._weights:
+            self._weights = weights
+            self._ring = HashRing(nodes={name: {"weight": max(1, round(10 * w))} for name, w in weights.items()})
+        return self._ring

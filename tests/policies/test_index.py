@@ -1,0 +1,346 @@
+"""The index holds, per replica, whole heads of prompts, the most recently used ones, and nothing else."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from policies.blocks import Chain, block_keys, packed
+from policies.errors import FleetError
+from policies.index import SHARED_AFTER, PrefixIndex
+
+paths = st.lists(st.integers(0, 2), min_size=1, max_size=12)
+
+
+def keys(path: Sequence[int]) -> tuple[bytes, ...]:
+    """One block per number."""
+    return block_keys(Chain.root("m"), packed(path), 1)
+
+
+def unique(prompt: int, blocks: int) -> tuple[bytes, ...]:
+    return keys([1000 + prompt, *range(blocks - 1)])
+
+
+def index_of(*names: str, capacity_blocks: int | None = None) -> PrefixIndex:
+    index = PrefixIndex()
+    for name in names:
+        index.joined(name, capacity_blocks)
+    return index
+
+
+def assert_sound(index: PrefixIndex) -> None:
+    """What must hold of the tree after any history."""
+    children = dict.fromkeys(index._by_first.values(), 0)
+    for first, node in index._by_first.items():
+        assert node.first == first
+        assert max(holder.depths[node] for holder in index._holders_of(node)) == len(node), "keys nobody holds"
+        if node.parent is not None:
+            assert index._by_first[node.parent.first] is node.parent, "unreachable"
+            children[node.parent] += 1
+    assert children == {node: node.branches for node in children}
+    for holder in index._holders.values():
+        place = {node: position for position, node in enumerate(holder.depths)}
+        assert holder.held_blocks == sum(holder.depths.values())
+        for node, depth in holder.depths.items():
+            assert node.holders & holder.bit
+            assert 0 < depth <= len(node)
+            if node.parent is not None:
+                assert holder.depths[node.parent] == len(node.parent), "not a contiguous head"
+                assert place[node.parent] > place[node], "the head would go before its tail"
+
+
+class Histories(RuleBasedStateMachine):
+    """The index against sets of prefixes, one per replica."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.index = PrefixIndex(unknown_capacity_blocks=30)
+        self.held: dict[str, set[tuple[int, ...]]] = {}
+        self.capacity: dict[str, int | None] = {}
+
+    names = st.sampled_from(["r0", "r1", "r2", "r3"])
+    capacities = st.sampled_from([None, 0, 3, 7, 20])
+
+    @rule(name=names, capacity=capacities)
+    def join_or_leave(self, name: str, capacity: int | None) -> None:
+        if name in self.held:
+            self.index.left(name)
+            del self.held[name]
+        else:
+            self.index.joined(name, capacity)
+            self.held[name] = set()
+            self.capacity[name] = capacity
+
+    @precondition(lambda self: self.held)
+    @rule(name=names, path=paths)
+    def record(self, name: str, path: list[int]) -> None:
+        if name in self.held:
+            self.index.recorded(name, keys(path))
+            self.held[name] |= {tuple(path[:depth]) for depth in range(1, len(path) + 1)}
+            self.forget(name)
+            capacity = self.capacity[name]
+            assert self.index.matched(keys(path)).get(name, 0) == min(len(path), 30 if capacity is None else capacity)
+
+    @precondition(lambda self: self.held)
+    @rule(name=names, path=paths, kept=st.integers(0, 8))
+    def withdraw(self, name: str, path: list[int], kept: int) -> None:
+        if name in self.held:
+            self.index.withdrawn(name, keys(path), kept)
+            held = self.held[name]
+            for depth in range(len(path), kept, -1):
+                prefix = tuple(path[:depth])
+                if any(len(longer) > depth and longer[:depth] == prefix for longer in held):
+                    break
+                held.discard(prefix)
+
+    @precondition(lambda self: self.held)
+    @rule(name=names, capacity=capacities)
+    def resize(self, name: str, capacity: int | None) -> None:
+        if name in self.held:
+            self.index.resized(name, capacity)
+            self.capacity[name] = capacity
+            self.forget(name)
+
+    @precondition(lambda self: self.held)
+    @rule(name=names)
+    def clear(self, name: str) -> None:
+        if name in self.held:
+            self.index.cleared(name)
+            self.held[name] = set()
+
+    def forget(self, name: str) -> None:
+        """Which prefixes went is the index's affair; that only as many went as had to is checked here."""
+        capacity = self.capacity[name]
+        before = self.held[name]
+        after = {prefix for prefix in before if self.index.matched(keys(prefix)).get(name, 0) == len(prefix)}
+        assert len(after) == min(len(before), 30 if capacity is None else capacity)
+        self.held[name] = after
+
+    @invariant()
+    def is_sound(self) -> None:
+        assert_sound(self.index)
+
+    @invariant()
+    def holds_what_it_should(self) -> None:
+        for name, held in self.held.items():
+            assert self.index.held_blocks(name) == len(held)
+            for prefix in held:
+                assert self.index.matched(keys(prefix))[name] == len(prefix)
+
+    @invariant()
+    def shares_what_many_continue(self) -> None:
+        if not any(self.held.values()):
+            assert self.index.runs == 0
+
+
+Histories.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestHistories = Histories.TestCase
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), paths), max_size=20), paths)
+def test_a_match_is_the_longest_common_head(recorded: list[tuple[str, list[int]]], asked: list[int]) -> None:
+    index = index_of(*"abc")
+    expected: dict[str, int] = {}
+    for name, path in recorded:
+        index.recorded(name, keys(path))
+        common = next((i for i, (x, y) in enumerate(zip(path, asked, strict=False)) if x != y), min(map(len, (path, asked))))
+        if common:
+            expected[name] = max(expected.get(name, 0), common)
+    assert index.matched(keys(asked)) == expected
+
+
+def test_an_empty_prompt_is_nowhere() -> None:
+    index = index_of("r1")
+    index.recorded("r1", ())
+    assert index.matched(()) == {}
+    assert index.shared_blocks(()) == 0
+    assert index.runs == index.held_blocks("r1") == 0
+
+
+def test_the_longest_match_wins_whoever_joined_first() -> None:
+    index = index_of("r1", "r2")
+    prompt = unique(1, 9)
+    index.recorded("r1", prompt[:2])
+    index.recorded("r2", prompt)
+    assert index.matched(prompt) == {"r1": 2, "r2": 9}
+
+
+def test_a_match_is_anchored_at_the_start() -> None:
+    index = index_of("p1", "p2")
+    index.recorded("p1", keys([1, 1, 1]))
+    index.recorded("p2", keys([2, 2, 2]))
+    assert index.matched(keys([2, 2, 2, 1, 1, 1])) == {"p2": 3}
+
+
+def test_a_tail_goes_before_its_head() -> None:
+    index = index_of("r1", capacity_blocks=10)
+    old = unique(1, 8)
+    index.recorded("r1", old)
+    index.recorded("r1", unique(2, 5))
+    assert index.held_blocks("r1") == 10
+    assert index.matched(old) == {"r1": 5}
+    assert index.matched(unique(2, 5)) == {"r1": 5}
+
+
+def test_a_prompt_larger_than_the_cache_keeps_its_head() -> None:
+    index = index_of("r1", capacity_blocks=10)
+    index.recorded("r1", unique(1, 25))
+    assert index.matched(unique(1, 25)) == {"r1": 10}
+
+
+def test_looking_up_keeps_nothing_alive() -> None:
+    index = index_of("r1", capacity_blocks=2)
+    index.recorded("r1", unique(1, 1))
+    index.recorded("r1", unique(2, 1))
+    for _ in range(100):
+        index.matched(unique(1, 1))
+        index.shared_blocks(unique(1, 1))
+    index.recorded("r1", unique(3, 1))
+    assert index.matched(unique(1, 1)) == {}
+    assert index.matched(unique(2, 1)) == {"r1": 1}
+
+
+def test_using_a_prompt_again_keeps_it() -> None:
+    index = index_of("r1", capacity_blocks=2)
+    for prompt in (1, 2, 1, 3):
+        index.recorded("r1", unique(prompt, 1))
+    assert index.matched(unique(1, 1)) == {"r1": 1}
+    assert index.matched(unique(2, 1)) == {}
+
+
+def test_recording_again_counts_once() -> None:
+    index = index_of("r1")
+    for _ in range(5):
+        index.recorded("r1", unique(1, 3))
+    assert index.held_blocks("r1") == 3
+    assert index.runs == 1
+
+
+def test_a_conversation_is_one_run() -> None:
+    index = index_of("r1")
+    for blocks in range(1, 60):
+        index.recorded("r1", unique(1, blocks))
+    assert index.runs == 1
+    assert index.held_blocks("r1") == 59
+
+
+def test_one_replica_s_evictions_are_its_own() -> None:
+    index = index_of("r1", "r2")
+    index.recorded("r1", unique(1, 8))
+    index.recorded("r2", unique(1, 8))
+    index.resized("r1", 3)
+    assert index.matched(unique(1, 8)) == {"r1": 3, "r2": 8}
+    index.cleared("r2")
+    assert index.matched(unique(1, 8)) == {"r1": 3}
+    assert_sound(index)
+
+
+def test_70_replicas_hold_one_prompt() -> None:
+    names = [f"r{number}" for number in range(70)]
+    index = index_of(*names)
+    for depth, name in enumerate(names, start=1):
+        index.recorded(name, unique(1, 80)[:depth])
+    assert index.matched(unique(1, 80)) == {name: depth for depth, name in enumerate(names, start=1)}
+    assert_sound(index)
+
+
+def test_replicas_that_come_and_go_leave_nothing() -> None:
+    index = index_of("stays", capacity_blocks=100)
+    index.recorded("stays", unique(1, 20))
+    for number in range(500):
+        name = f"r{number}"
+        index.joined(name, 50)
+        for prompt in range(4):
+            index.recorded(name, unique(prompt, 20))
+        index.left(name)
+    assert index.runs == 1
+    assert len(index._by_bit) == len(index._holders) == 1
+    assert max(index._by_bit) == 1, "bits are used again"
+    index.left("stays")
+    assert index.runs == 0
+
+
+def test_memory_stops_growing_at_capacity() -> None:
+    index = index_of("r1", "r2", capacity_blocks=500)
+    runs = []
+    for prompt in range(2_000):
+        index.recorded(f"r{1 + prompt % 2}", unique(prompt, 64))
+        runs.append(index.runs)
+    assert index.held_blocks("r1") == index.held_blocks("r2") == 500
+    assert max(runs[1_000:]) <= max(runs[:1_000])
+    assert_sound(index)
+
+
+def test_a_replica_of_unknown_size_is_bounded() -> None:
+    index = PrefixIndex(unknown_capacity_blocks=10)
+    index.joined("r1")
+    index.recorded("r1", unique(1, 25))
+    assert index.held_blocks("r1") == 10
+
+
+def test_withdrawn_forgets_beyond_what_was_there() -> None:
+    index = index_of("r1")
+    index.recorded("r1", unique(1, 5))
+    index.recorded("r1", unique(1, 9))
+    index.withdrawn("r1", unique(1, 9), 5)
+    assert index.matched(unique(1, 9)) == {"r1": 5}
+
+
+def test_withdrawn_spares_what_a_longer_prompt_needs() -> None:
+    index = index_of("r1")
+    index.recorded("r1", unique(1, 9))
+    index.withdrawn("r1", unique(1, 6), 0)
+    assert index.matched(unique(1, 9)) == {"r1": 9}
+
+
+def test_withdrawn_spares_what_a_sister_needs() -> None:
+    index = index_of("r1")
+    index.recorded("r1", keys([1, 1, 2, 2]))
+    index.recorded("r1", keys([1, 1, 3, 3]))
+    index.withdrawn("r1", keys([1, 1, 3, 3]), 0)
+    assert index.matched(keys([1, 1, 3, 3])) == {"r1": 2}
+    assert index.matched(keys([1, 1, 2, 2])) == {"r1": 4}
+
+
+def test_withdrawn_is_not_stopped_by_another_replica_s_branches() -> None:
+    index = index_of("cold", "warm")
+    for conversation in range(10):
+        index.recorded("warm", keys([1, 1, 5 + conversation]))
+    index.recorded("cold", keys([1, 1, 4]))
+    index.withdrawn("cold", keys([1, 1, 4]), 0)
+    assert index.matched(keys([1, 1, 4])) == {"warm": 2}
+    index.recorded("cold", keys([1, 1]))
+    index.withdrawn("cold", keys([1, 1, 6]), 0)
+    assert index.matched(keys([1, 1, 6])) == {"warm": 3}
+    assert_sound(index)
+
+
+def test_a_head_is_shared_once_enough_prompts_continue_it() -> None:
+    index = index_of("r1", "r2")
+    system = [1, 2, 3, 4]
+    for conversation in range(SHARED_AFTER):
+        assert index.shared_blocks(keys([*system, 99])) == 0
+        index.recorded(f"r{1 + conversation % 2}", keys([*system, 10 + conversation, 7, 7]))
+    assert index.shared_blocks(keys([*system, 99])) == 4
+    assert index.shared_blocks(keys([*system, 10, 7, 7])) == 4
+    assert index.shared_blocks(keys(system[:3])) == 0
+    index.cleared("r1")
+    assert index.shared_blocks(keys([*system, 99])) == 0
+
+
+def test_names_are_known_once() -> None:
+    index = index_of("r1")
+    with pytest.raises(FleetError, match="'r1' joined the index twice"):
+        index.joined("r1")
+    with pytest.raises(FleetError, match="'r2'"):
+        index.recorded("r2", unique(1, 2))
+    with pytest.raises(FleetError, match="'r2'"):
+        index.left("r2")
+
+
+def test_it_tells_of_itself() -> None:
+    index = index_of("r1", "r2")
+    index.recorded("r2", unique(1, 3))
+    assert repr(index) == "<PrefixIndex 2 replicas, 1 runs, 3 blocks held>"

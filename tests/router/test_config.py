@@ -127,7 +127,7 @@ def test_files_that_can_not_be_read(tmp_path, text, told):
 def test_a_misspelt_variable_is_an_error_but_kubernetes_may_set_its_own():
     with pytest.raises(ConfigError, match="write ROUTER_LISTEN__PORT"):
         load(environment={"ROUTER_LISTEN_PORT": "1"})
-    with pytest.raises(ConfigError, match="unknown setting 'listen.prt'"):
+    with pytest.raises(ConfigError, match=r"unknown setting 'listen\.prt'"):
         load(environment={"ROUTER_LISTEN__PRT": "1"})
     service = {"ROUTER_PORT": "tcp://10.0.0.1:80", "ROUTER_SERVICE_HOST": "10.0.0.1", "ROUTER_PORT_80_TCP": "x"}
     assert load(environment=service) == (Config(), {})

@@ -18,7 +18,7 @@ def test_a_folder_that_hides_ours_is_named(tmp_path):
     (tmp_path / "policies").mkdir()
     (tmp_path / "policies" / "__init__.py").touch()
     code = "import sys; sys.path.insert(0, sys.argv[1])\nfrom router.guard import conflicts\nprint(*conflicts())"
-    told = subprocess.run(
+    told = subprocess.run(  # noqa: S603 -- our own program
         [sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
     assert f"policies: {tmp_path / 'policies'} stands before {ROOT / 'policies'}" in told

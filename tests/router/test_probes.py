@@ -42,13 +42,13 @@ async def test_no_key_is_sent_when_there_is_none():
 
 async def test_a_refused_connection():
     async with session(timeout_s=5, key=None) as client:
-        with pytest.raises(ProbeError, match="^refused the connection$"):
+        with pytest.raises(ProbeError, match=r"^refused the connection$"):
             await answer(client, f"http://127.0.0.1:{unused_port()}", "/health")
 
 
 async def test_a_name_that_does_not_exist():
     async with session(timeout_s=5, key=None) as client:
-        with pytest.raises(ProbeError, match="^could not be connected to"):
+        with pytest.raises(ProbeError, match=r"^could not be connected to"):
             await answer(client, "http://replica.invalid:1", "/health")
 
 
@@ -60,7 +60,7 @@ async def test_no_answer_in_time():
         return web.Response()
 
     async with serving("/health", handler) as url, session(timeout_s=0.05, key=None) as client:
-        with pytest.raises(ProbeError, match="did not answer /health within 0.05 s"):
+        with pytest.raises(ProbeError, match=r"did not answer /health within 0\.05 s"):
             await answer(client, url, "/health")
         left.set()
 

@@ -1,0 +1,126 @@
+"""`router check` against replicas that answer as told."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer, unused_port
+
+from router.check import Checkup, asked_all
+from router.config import load
+from router.readers import TINY, local_reader
+
+READER = local_reader(TINY, block_tokens=16)
+METRICS = 'vllm:cache_config_info{block_size="32",num_gpu_blocks="100",enable_prefix_caching="True"} 1.0\n'
+
+
+class Told:
+    """What a replica answers."""
+
+    def __init__(self, **changes: object) -> None:
+        self.health, self.models_status, self.metrics, self.root = 200, 200, METRICS, "/models/tiny"
+        self.models: list[dict[str, object]] = [{"id": "tiny", "root": str(TINY), "max_model_len": 2048}]
+        self.shift, self.tokenizes = 0, True
+        for name, value in changes.items():
+            setattr(self, name, value)
+
+
+@asynccontextmanager
+async def serving(told: Told) -> AsyncIterator[str]:
+    async def health(_: web.Request) -> web.Response:
+        return web.Response(status=told.health)
+
+    async def models(_: web.Request) -> web.Response:
+        return web.json_response({"data": told.models}, status=told.models_status)
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(text=told.metrics)
+
+    async def tokenize(request: web.Request) -> web.Response:
+        if not told.tokenizes:
+            return web.Response(status=404)
+        body = await request.json()
+        ids = READER.token_ids("/v1/chat/completions" if "messages" in body else "/v1/completions", body)
+        return web.json_response({"tokens": [token + told.shift for token in ids]})
+
+    application = web.Application()
+    application.router.add_get("/health", health)
+    application.router.add_get("/v1/models", models)
+    application.router.add_get("/metrics", metrics)
+    application.router.add_post("/tokenize", tokenize)
+    async with TestServer(application, host="127.0.0.1") as server:
+        yield f"http://127.0.0.1:{server.port}"
+
+
+async def checked(*tolds: Told, sets: tuple[str, ...] = ()) -> Checkup:
+    if not tolds:
+        config, _ = load(sets=sets)
+        return await asked_all(config, None)
+    async with serving(tolds[0]) as url:
+        listed = next((text for text in sets if text.startswith("replicas=")), "replicas=")
+        grown = f"{listed}{url},"
+        return await checked(*tolds[1:], sets=(*(text for text in sets if text != listed), grown))
+
+
+async def test_a_replica_that_is_fine():
+    checkup = await checked(Told())
+    assert checkup.fine
+    found = checkup.replicas[0]
+    assert (found.models, found.block_tokens, found.capacity_blocks) == (["tiny"], 32, 100)
+    assert (found.tokens, found.problems, found.notes) == ("EXACT", [], [])
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"health": 503}, "answered 503 to /health"),
+        ({"models_status": 401}, "set replica_key_env"),
+        ({"models_status": 404}, "tells no models"),
+        ({"models": []}, "tells no models"),
+        ({"metrics": METRICS.replace("True", "False")}, "--enable-prefix-caching"),
+        ({"metrics": METRICS.replace("32", "24")}, "--set block_tokens=24"),
+        ({"shift": 1}, "tokenizes otherwise than tiny"),
+    ],
+)
+async def test_problems_come_with_their_remedy(changes, problem):
+    checkup = await checked(Told(**changes))
+    assert not checkup.fine
+    assert problem in " ".join(checkup.replicas[0].problems)
+
+
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [({"metrics": ""}, "replicas.capacity_blocks"), ({"tokenizes": False}, "gets approximate prompts")],
+)
+async def test_notes_are_no_problems(changes, note):
+    checkup = await checked(Told(**changes))
+    assert checkup.fine
+    assert note in " ".join(checkup.replicas[0].notes)
+
+
+async def test_a_replica_nobody_reaches():
+    checkup = await checked(sets=(f"replicas=127.0.0.1:{unused_port()}",))
+    assert "refused the connection; is it running" in checkup.replicas[0].problems[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda told: setattr(told, "metrics", METRICS.replace("32", "16")), "block_tokens: 16 on r2, 32 on r1"),
+        (lambda told: told.models[0].update(max_model_len=4096), "max_model_tokens: 2048 on r1, 4096 on r2"),
+        (lambda told: told.models[0].update(root="/other"), "differ in root"),
+    ],
+)
+async def test_replicas_of_one_model_must_agree(change: Callable[[Told], None], what: str):
+    other = Told()
+    change(other)
+    checkup = await checked(Told(), other)
+    assert not checkup.fine
+    assert what in " ".join(checkup.problems)
+
+
+async def test_replicas_of_different_models_may_differ():
+    other = Told(metrics=METRICS.replace("32", "16"))
+    other.models[0]["id"] = "another"
+    assert (await checked(Told(), other)).problems == []

@@ -63,7 +63,7 @@ def _failed(error: Exception) -> int:
     if isinstance(error, RouterError):
         return _told(str(error), 1)
     if isinstance(error, OSError):
-        told = error.strerror or str(error)
+        told = error.strerror or str(error) or type(error).__name__
         if error.errno == errno.EADDRINUSE:
             told += "; choose another port with --port or --admin-port"
         return _told(f"{error.filename}: {told}" if error.filename else told, 1)
@@ -192,26 +192,21 @@ def _words(folder: Path) -> tuple[Callable[[str, dict[str, Any]], list[int]], Ca
 def _demo_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--policy", action="append", metavar="NAME", help="a policy to run; may be repeated (three that teach)")
-    add("--requests", type=count(1), default=1_200, help="how many requests of the lesson's 1,200 (%(default)s)")
-    add("--rate", type=positive, default=60.0, help="requests per second, open loop (%(default)s)")
-    add("--blocks", type=count(2), default=8_000, help="KV blocks of each replica (%(default)s)")
+    add("--requests", type=count(1), metavar="COUNT", help="how many requests of the lesson (all 1200)")
+    add("--rate", type=positive, default=60.0, metavar="PER_S", help="requests per second (%(default)s)")
+    add("--blocks", type=count(2), default=5000, metavar="COUNT", help="KV blocks of each replica (%(default)s)")
     add("--seed", type=int, default=1, help="seed of the traffic (%(default)s)")
     json_argument(parser)
 
 
 def _demo(arguments: Arguments) -> int:
-    from router import demo, log
-    from router.errors import UsageError
-    from router.tables import policy_names
+    from router import log
+    from router.demo import POLICIES, run
     from sim.workload import lesson_turns
 
-    policies = arguments.policy or demo.POLICIES
-    for name in policies:
-        if name not in policy_names():
-            raise UsageError(f"no policy is named {name!r}; installed: {', '.join(policy_names())}")
     log.configure("warning")
-    turns = lesson_turns(seed=arguments.seed, rate_per_s=arguments.rate)[: arguments.requests]
-    return demo.run(turns, blocks=arguments.blocks, policies=policies, as_json=arguments.json)
+    turns = lesson_turns(arguments.seed, arguments.rate)[: arguments.requests]
+    return run(turns, blocks=arguments.blocks, policies=arguments.policy or POLICIES, as_json=arguments.json)
 
 
 def _policies(arguments: Arguments) -> int:

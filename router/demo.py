@@ -1,0 +1,275 @@
+"""`router demo`: the same traffic over four emulated replicas, once per policy, and one table of what came of it.
+
+Everything is real but the GPUs: each replica and each gateway is a process of its own on loopback ports, and every
+request is an open-loop HTTP stream. The one rule: hit rate and computed tokens are what the replicas report, not what
+the router hopes for. Not here: the traffic and the replicas' engine (`sim`), which the command line passes in.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import aiohttp
+import numpy as np
+import orjson
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from policies.blocks import Chain, block_keys, hittable_blocks, packed
+from router.errors import RouterError
+
+POLICIES = ("round-robin", "user-hash", "prefix-aware")
+REPLICAS = 4
+BLOCK_TOKENS = 16
+ANSWER_TOKENS = 32
+"""Answers are cut to this many tokens: the demo is about prompts, and must run on two cores."""
+VOCABULARY = 4096
+"""The traffic's ids are folded into the vocabulary of the tokenizer that ships with the router."""
+_START_S = 30.0
+
+
+class Turn(Protocol):
+    """One request of the traffic."""
+
+    @property
+    def time_s(self) -> float: ...
+    @property
+    def user(self) -> int | str: ...
+    @property
+    def prompt_ids(self) -> Sequence[int]: ...
+    @property
+    def answer_ids(self) -> Sequence[int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one policy came to."""
+
+    policy: str
+    requests: int
+    failed: int
+    ttft_s: tuple[float, float, float]
+    """p50, p95, p99."""
+    prompt_tokens: int
+    computed_tokens: int
+    imbalance: float
+    """Most computed tokens on one replica over their mean."""
+
+    @property
+    def hit_rate(self) -> float:
+        return 1 - self.computed_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        p50, p95, p99 = self.ttft_s
+        return {
+            "policy": self.policy,
+            "requests": self.requests,
+            "failed": self.failed,
+            "hit_rate": round(self.hit_rate, 4),
+            "ttft_s": {"p50": round(p50, 4), "p95": round(p95, 4), "p99": round(p99, 4)},
+            "prompt_tokens": self.prompt_tokens,
+            "computed_tokens": self.computed_tokens,
+            "imbalance": round(self.imbalance, 3),
+        }
+
+
+def best_hit_rate(turns: Sequence[Turn]) -> float:
+    """The hit rate of one cache without bound that has seen every earlier prompt: what no policy can beat."""
+    seen: set[bytes] = set()
+    prompt_tokens = hit_tokens = 0
+    for turn in turns:
+        keys = block_keys(Chain.root("demo"), packed(turn.prompt_ids), BLOCK_TOKENS)
+        limit = hittable_blocks(len(turn.prompt_ids), BLOCK_TOKENS)
+        hits = next((place for place, key in enumerate(keys[:limit]) if key not in seen), limit)
+        prompt_tokens += len(turn.prompt_ids)
+        hit_tokens += hits * BLOCK_TOKENS
+        seen.update(keys)
+    return hit_tokens / prompt_tokens if prompt_tokens else 0.0
+
+
+def run(turns: Sequence[Turn], *, blocks: int, policies: Sequence[str] = POLICIES, as_json: bool = False) -> int:
+    """Run the demo and print its table, or its JSON alone on stdout. 1 when a request failed."""
+    console = Console(stderr=True)
+    best = best_hit_rate(turns)
+    try:
+        rows = asyncio.run(_rows(turns, policies, blocks, console))
+    except aiohttp.ClientError as error:
+        raise RouterError(f"the demo lost a process of its own: {type(error).__name__}") from error
+    if as_json:
+        told = {"policies": [row.as_json for row in rows], "best_hit_rate": round(best, 4)}
+        sys.stdout.write(json.dumps(told) + "\n")
+    else:
+        Console().print(_table(rows, best, blocks))
+    return int(any(row.failed for row in rows))
+
+
+async def _rows(turns: Sequence[Turn], policies: Sequence[str], blocks: int, console: Console) -> list[Row]:
+    columns = (TextColumn("{task.description:>14}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(_client())
+        progress = stack.enter_context(Progress(*columns, console=console))
+        starting = progress.add_task("4 replicas", total=REPLICAS)
+        replicas = []
+        for number in range(1, REPLICAS + 1):
+            words = ["replica", "--name", f"r{number}", "--blocks", str(blocks), "--block-size", str(BLOCK_TOKENS)]
+            replicas.append(await stack.enter_async_context(_process(words)))
+        for url in replicas:
+            await _answering(client, url)
+            progress.advance(starting)
+        rows = []
+        for policy in policies:
+            task = progress.add_task(policy, total=len(turns))
+            for url in replicas:
+                async with client.post(f"{url}/reset_prefix_cache") as answer:
+                    answer.raise_for_status()
+            words = ["serve", "--replicas", ",".join(replicas), "--policy", policy, "--admin-port", "0"]
+            async with _process([*words, "--log-level", "warning"]) as gateway:
+                await _answering(client, gateway)
+                rows.append(await _row(client, gateway, replicas, policy, turns, lambda: progress.advance(task)))  # noqa: B023
+        return rows
+
+
+async def _row(
+    client: aiohttp.ClientSession,
+    gateway: str,
+    replicas: Sequence[str],
+    policy: str,
+    turns: Sequence[Turn],
+    advanced: Any,
+) -> Row:
+    before = [await _counted(client, url) for url in replicas]
+    began_s = time.monotonic() + 0.1
+    ttfts: list[float | None] = await asyncio.gather(
+        *(_sent(client, gateway, turn, began_s + turn.time_s - turns[0].time_s, advanced) for turn in turns)
+    )
+    after = [await _counted(client, url) for url in replicas]
+    prompts = [late[0] - early[0] for early, late in zip(before, after, strict=True)]
+    computed = [late[0] - late[1] - early[0] + early[1] for early, late in zip(before, after, strict=True)]
+    good = [ttft for ttft in ttfts if ttft is not None]
+    p50, p95, p99 = np.percentile(good, [50, 95, 99]) if good else (0.0, 0.0, 0.0)
+    mean = sum(computed) / len(computed)
+    return Row(
+        policy=policy,
+        requests=len(turns),
+        failed=len(turns) - len(good),
+        ttft_s=(float(p50), float(p95), float(p99)),
+        prompt_tokens=sum(prompts),
+        computed_tokens=sum(computed),
+        imbalance=max(computed) / mean if mean else 1.0,
+    )
+
+
+async def _sent(client: aiohttp.ClientSession, gateway: str, turn: Turn, at_s: float, advanced: Any) -> float | None:
+    """Send one turn at its time, whatever became of others; seconds to its first token, None when it failed."""
+    body = orjson.dumps(
+        {
+            "model": "tiny",
+            "prompt": [token % VOCABULARY for token in turn.prompt_ids],
+            "max_tokens": min(len(turn.answer_ids), ANSWER_TOKENS),
+            "stream": True,
+        }
+    )
+    headers = {"Content-Type": "application/json", "X-User-Id": str(turn.user)}
+    await asyncio.sleep(max(0.0, at_s - time.monotonic()))
+    first_s = None
+    try:
+        async with client.post(f"{gateway}/v1/completions", data=body, headers=headers) as answer:
+            async for part in answer.content.iter_any():
+                if first_s is None and part:
+                    first_s = time.monotonic() - at_s
+            return first_s if answer.status == 200 else None
+    except aiohttp.ClientError:
+        return None
+    finally:
+        advanced()
+
+
+async def _counted(client: aiohttp.ClientSession, url: str) -> tuple[int, int]:
+    """Prompt tokens a replica was asked for, and those it found cached, since it started."""
+    async with client.get(f"{url}/metrics") as answer:
+        text = await answer.text()
+    sums = {"vllm:prefix_cache_queries_total": 0.0, "vllm:prefix_cache_hits_total": 0.0}
+    for line in text.splitlines():
+        name = line.partition("{")[0].partition(" ")[0]
+        if name in sums:
+            sums[name] += float(line.rpartition(" ")[2])
+    queries, hits = sums.values()
+    return int(queries), int(hits)
+
+
+async def _answering(client: aiohttp.ClientSession, url: str) -> None:
+    """Return when `/health` answers 200. Raises `RouterError` after half a minute."""
+    async with asyncio.timeout(_START_S):
+        while True:
+            try:
+                async with client.get(f"{url}/health") as answer:
+                    if answer.status == 200:
+                        return
+            except aiohttp.ClientError:
+                pass
+            await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def _client() -> AsyncIterator[aiohttp.ClientSession]:
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=120)) as client:
+        yield client
+
+
+@asynccontextmanager
+async def _process(words: Sequence[str]) -> AsyncIterator[str]:
+    """A `router` command on a free loopback port for as long as the block lasts; its URL."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    # -I keeps the current folder off the import path, where another package may carry one of our names.
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-I", "-m", "router", *words, "--port", str(port)),
+        stdin=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+        env={name: value for name, value in os.environ.items() if not name.startswith("ROUTER_")},
+    )
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                async with asyncio.timeout(5):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+
+
+def _table(rows: Sequence[Row], best: float, blocks: int) -> Table:
+    table = Table(
+        title=f"{REPLICAS} emulated replicas, {blocks} blocks of {BLOCK_TOKENS} tokens each",
+        caption=f"one cache without bound would hit {best:.1%}; hit rate and tokens as the replicas report them",
+    )
+    table.add_column("policy")
+    names = ("requests", "failed", "hit rate", "TTFT p50", "p95", "p99", "prefill tokens", "imbalance")
+    for name in names:
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(
+            row.policy,
+            str(row.requests),
+            str(row.failed),
+            f"{row.hit_rate:.1%}",
+            *(f"{1000 * seconds:.0f} ms" for seconds in row.ttft_s),
+            f"{row.computed_tokens:,}",
+            f"{row.imbalance:.2f}",
+        )
+    return table

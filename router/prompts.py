@@ -1,118 +1,63 @@
-"""From a request body to its prompt's length and block keys, as exactly as the engine makes them.
-
-    LocalReader     renders and tokenizes here: exact when the parity check says so
-    ReplicaReader   asks a replica's `/tokenize`
-    TextReader      keys over the text's bytes, four to a token: approximate, for want of a tokenizer
+"""From a request body to its prompt's length and block keys, exactly as the engine makes them, in this process.
 
 The rendered text is cut before one safe special token; pieces seen before are not tokenized or hashed again, so a
-conversation's next turn costs its new text alone. The one rule: no body makes a request fail here; what can't be read
-is a `Prompt` without blocks that says why. Not here: loading (`router.readers`).
+conversation's next turn costs its new text alone. Long texts go to a thread; short ones are read without a pause.
+The one rule: no body makes a request fail here; what can't be read is a `Prompt` without blocks that says why.
+Not here: loading (`router.readers`), reading without a tokenizer (`router.prompt_fallbacks`).
 """
 
 import asyncio
-import hashlib
 import logging
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
-from typing import Any, Protocol
-
-import orjson
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from policies.blocks import TOKEN_BYTES, Chain, hittable_blocks, packed
-from router.chat import Conversation, NotText, conversation, from_messages, from_responses
+from router.chat import NotText, conversation, without_mark
+from router.prompt_bodies import (
+    BYTES_PER_TOKEN,
+    POOLING,
+    Prompt,
+    PromptReader,
+    estimated_tokens,
+    given_ids,
+    plain_text,
+    text_size,
+    truncation,
+    without_blocks,
+)
+from router.prompt_cache import Prefix, PrefixCache, names
+from router.prompt_dialects import as_chat
+from router.prompt_fallbacks import ReplicaReader, TextReader
 from router.templates import ChatTemplate, TemplateError
-from router.tokenizers import Tokenizer, TokenizerError
+from router.tokenizers import Tokenizer, TokenizerError, pieces
+
+__all__ = ["POOLING", "LocalReader", "Prompt", "PromptReader", "ReplicaReader", "TextReader"]
 
 _log = logging.getLogger("router.prompts")
 
-_LONGEST_TEXT = 32 * 1024 * 1024  # characters; more is served, but by load
-_BYTES_PER_TOKEN = 4  # of English text, roughly; for prompts that can't be tokenized
+_RENDER_INLINE = 256 * 1024  # characters; a longer conversation is rendered and named in a thread
+_GIVEN_INLINE = 64 * 1024  # tokens; hashing more takes over a millisecond
 
-POOLING = frozenset(
-    [
-        "/v1/embeddings",
-        "/v1/rerank",
-        "/v2/rerank",
-        "/rerank",
-        "/v1/score",
-        "/score",
-        "/pooling",
-        "/classify",
-        "/v2/embed",
-    ]
-)
-"""Routes whose requests can't read the prefix cache, so they are placed by load (vLLM 0.32 skips the look-up)."""
+_PROBE = ("What is it?", "A store.\n\nOf blocks.", "  Why?  ", "<b>1 234</b> Gr\u00fc\u00dfe \u4f60\u597d", "thanks")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
-    """What placing a request needs to know of its prompt."""
+class _Text:
+    """A prompt as text, and what goes around it."""
 
-    tokens: int
-    """Exact, or estimated from the text when `basis` is not `exact`."""
-    blocks: tuple[bytes, ...]
-    """Keys of the full blocks that may hit; empty when there is no prefix information."""
-    basis: str
-    """`exact`, `approximate` or `none`."""
-    reason: str = ""
-
-
-class PromptReader(Protocol):
-    """Reads the prompts of one model."""
-
-    async def read(self, route: str, body: Mapping[str, Any], chain: Chain) -> Prompt: ...
-
-    def describe(self) -> str:
-        """One line for people: how prompts are read."""
-        ...
-
-
-@dataclass(slots=True)
-class _Seen:
-    """A prefix of rendered text that was tokenized before."""
-
-    chain: Chain
-    keys: tuple[bytes, ...]
-    """Keys of the blocks its last piece completed."""
-    tokens: int
-    parent: "_Seen | None"
-
-
-class PrefixCache:
-    """Text prefixes already tokenized and hashed, least recently used first out, bounded in bytes."""
-
-    _ENTRY_BYTES = 600
-    _KEY_BYTES = 80
-
-    def __init__(self, capacity_bytes: int) -> None:
-        self._capacity_bytes = capacity_bytes
-        self._size_bytes = 0
-        self._seen: OrderedDict[bytes, _Seen] = OrderedDict()
-
-    def __repr__(self) -> str:
-        return f"<PrefixCache {len(self._seen)} prefixes, {self._size_bytes} of {self._capacity_bytes} bytes>"
-
-    def longest(self, names: Sequence[bytes]) -> tuple[int, _Seen | None]:
-        """How many of the pieces so named were seen together, and what is known of them; they become youngest."""
-        for count in range(len(names), 0, -1):
-            seen = self._seen.get(names[count - 1])
-            if seen is not None:
-                for name in reversed(names[:count]):
-                    if name in self._seen:
-                        self._seen.move_to_end(name)
-                return count, seen
-        return 0, None
-
-    def add(self, name: bytes, seen: _Seen) -> None:
-        if name in self._seen:
-            return
-        self._seen[name] = seen
-        self._size_bytes += self._ENTRY_BYTES + self._KEY_BYTES * len(seen.keys)
-        while self._size_bytes > self._capacity_bytes:
-            _, oldest = self._seen.popitem(last=False)
-            self._size_bytes -= self._ENTRY_BYTES + self._KEY_BYTES * len(oldest.keys)
+    pieces: list[str]
+    names: list[bytes]
+    """Names of all prefixes but the whole: the last piece (a generation prompt) will not come back."""
+    leading: bytes
+    trailing: bytes
+    doubt: str
+    """Why this text may differ from the engine's; empty when it does not."""
+    tokens_after: int
+    """Estimated tokens beyond the text that is known."""
 
 
 class LocalReader:
@@ -131,16 +76,17 @@ class LocalReader:
         """`executor` takes texts too long for the event loop; None leaves them to asyncio's default one."""
         self.tokenizer = tokenizer
         self.template = template
+        self.doubt = ""
+        """Why these ids may differ from the engine's, where a comparison found that they do."""
         self._block_tokens = block_tokens
         self._cache = PrefixCache(cache_bytes)
         self._executor = executor
         self._source = source
-        self._takes_parts = template is not None and template.takes_parts
-        self._knows_developer = template is not None and "developer" in template.source
-        self._cut = self._chosen_cut()
-        self.doubt = ""
-        """Why these ids may differ from the engine's, where a comparison found that they do."""
+        self._cut = self._best_cut()
         tokenizer.encode(["warm up: the first call of an engine is its slowest"])
+
+    def __repr__(self) -> str:
+        return f"<LocalReader {self.describe()}; {self._cache!r}>"
 
     def describe(self) -> str:
         cached = f"cut before {self._cut!r}" if self._cut else "no safe cut, whole prompts"
@@ -148,302 +94,122 @@ class LocalReader:
 
     async def read(self, route: str, body: Mapping[str, Any], chain: Chain) -> Prompt:
         try:
-            ids = _given_ids(route, body)
-            if ids is not None:
-                return self._prompt(len(ids), chain.copy().grow(packed(ids), self._block_tokens))
-            text, prefix, cut_short = self._text(route, body)
-            if len(text) > _LONGEST_TEXT:
-                return Prompt(len(text) // _BYTES_PER_TOKEN, (), "none", "the prompt is too long to tokenize")
-            tokens, keys = await self._tokenized(text, prefix, chain)
+            prompt = without_blocks(route, body) or await self._read(route, body, chain)
         except (NotText, TemplateError, TokenizerError, OverflowError) as error:
-            return Prompt(_estimated(body), (), "none", str(error))
-        limit = body.get("truncate_prompt_tokens")
-        if isinstance(limit, int) and not isinstance(limit, bool) and 0 <= limit < tokens:
-            return Prompt(limit, (), "none", "truncate_prompt_tokens cuts the prompt's head off")
-        if route in POOLING:
-            return Prompt(tokens, (), "none", "pooling requests can't read the prefix cache")
-        if cut_short:
-            return Prompt(tokens, tuple(keys), "approximate", cut_short)
-        return self._prompt(tokens, keys)
+            return Prompt(estimated_tokens(body), (), "none", str(error))
+        except Exception as error:
+            # A body must never fail a request here; only the kind of error is logged, for it may quote the prompt.
+            _log.error("a prompt sent to %s can't be read (%s): placed by load", route, type(error).__name__)
+            return Prompt(0, (), "none", f"the prompt can't be read ({type(error).__name__})")
+        if self.doubt and prompt.basis == "exact":
+            return replace(prompt, basis="approximate", reason=self.doubt)
+        return prompt
 
     def token_ids(self, route: str, body: Mapping[str, Any]) -> list[int]:
         """The whole prompt's ids, past every cache. Raises `NotText`, `TemplateError` or `TokenizerError`."""
-        ids = _given_ids(route, body)
-        if ids is not None:
-            return list(ids)
-        text, prefix, _ = self._text(route, body)
-        return [*prefix, *memoryview(self.tokenizer.encode([text])[0]).cast("I")]
+        ids = given_ids(route, body)
+        if ids is None:
+            text, leading, trailing, _, _ = self._rendered(route, body)
+            ids = [*leading, *memoryview(self.tokenizer.encode([text])[0]).cast("I"), *trailing]
+        return list(_truncated(ids, body))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.tokenizer.decode(ids)
 
     # -- text ------------------------------------------------------------------------------------------------------
 
-    def _text(self, route: str, body: Mapping[str, Any]) -> tuple[str, tuple[int, ...], str]:
-        """The rendered text, the ids that go before it, and why it was cut short (empty when it was not)."""
-        if route == "/v1/messages" or route == "/v1/messages/count_tokens":
-            return self._rendered(from_messages(body))
-        if route == "/v1/responses":
-            return self._rendered(from_responses(body))
-        if "messages" in body:
-            return self._rendered(body)
-        text = _plain_text(body)
-        prefix = () if body.get("add_special_tokens") is False else self.tokenizer.special_prefix
-        return text, prefix, ""
-
-    def _rendered(self, body: Mapping[str, Any]) -> tuple[str, tuple[int, ...], str]:
+    def _rendered(self, route: str, body: Mapping[str, Any]) -> tuple[str, tuple[int, ...], tuple[int, ...], str, int]:
+        """The text, special ids before and behind it, a doubt about it, and an estimate of the tokens beyond it."""
+        before, behind = self.tokenizer.special_prefix, self.tokenizer.special_suffix
+        chat, doubt = as_chat(route, body)
+        if "messages" not in chat:
+            if body.get("add_special_tokens") is False:
+                before = behind = ()
+            return plain_text(body), before, behind, doubt, 0
         if self.template is None:
             raise NotText("the tokenizer has no chat template")
-        if body.get("chat_template"):
+        if chat.get("chat_template"):
             raise NotText("the request brings its own chat template")
-        asked = conversation(body, takes_parts=self._takes_parts, knows_developer=self._knows_developer)
+        asked = conversation(chat, takes_parts=self.template.takes_parts, knows_developer=self.template.knows_developer)
         text = self.template.render(
-            asked.messages,
-            asked.tools,
-            add_generation_prompt=asked.add_generation_prompt and not asked.continue_final_message,
-            **asked.variables,
+            asked.messages, asked.tools, asked.variables, add_generation_prompt=asked.add_generation_prompt
         )
-        if asked.continue_final_message:
-            text = _without_end_of_turn(text, asked)
-        if asked.cut_short:
-            text = text[: _end_of_last_text(text, asked)]
-        prefix = self.tokenizer.special_prefix if asked.add_special_tokens else ()
-        return text, prefix, asked.cut_short
+        after = ""
+        if asked.beyond_text or asked.continues:
+            text, after = without_mark(text, continues=asked.continues)
+        tokens_after = len(after) // BYTES_PER_TOKEN if asked.beyond_text else 0
+        if not asked.add_special_tokens:
+            before = behind = ()
+        return text, before, behind, asked.beyond_text or doubt, tokens_after
 
-    def _chosen_cut(self) -> str:
-        """The safe special token that cuts a conversation into the most pieces; empty when there is none."""
-        safe = self.tokenizer.safe_cuts()
-        if self.template is None or not safe:
+    def _text(self, route: str, body: Mapping[str, Any], seed: bytes) -> _Text:
+        text, before, behind, doubt, after = self._rendered(route, body)
+        cut = pieces(text, self._cut)
+        leading = packed(before)
+        return _Text(cut, names(cut[:-1], seed + leading), leading, packed(behind), doubt, after)
+
+    def _best_cut(self) -> str:
+        if self.template is None:
             return ""
-        probe = [{"role": role, "content": "x"} for role in ("user", "assistant", "user", "assistant", "user")]
-        if self._takes_parts:
-            probe = [{**message, "content": [{"type": "text", "text": "x"}]} for message in probe]  # type: ignore[dict-item]
+        roles = ("user", "assistant", "user", "assistant", "user")
+        probe = {"messages": [{"role": role, "content": text} for role, text in zip(roles, _PROBE, strict=True)]}
         try:
-            text = self.template.render(probe)
-        except TemplateError:
+            return self.tokenizer.best_cut(self._rendered("", probe)[0])
+        except (NotText, TemplateError, TokenizerError):
             return ""
-        best = max(safe, key=text.count)
-        return best if text.count(best) else ""
 
     # -- tokens and keys -------------------------------------------------------------------------------------------
 
-    async def _tokenized(self, text: str, prefix: tuple[int, ...], chain: Chain) -> tuple[int, list[bytes]]:
-        pieces = _pieces(text, self._cut)
-        names = _names(pieces[:-1], chain, prefix)
-        known, seen = self._cache.longest(names)
-        start = seen.chain if seen is not None else chain
-        fresh = pieces[known:]
-        leading = packed(prefix) if seen is None else b""
-        if sum(map(len, fresh)) <= self.tokenizer.inline_bytes:
-            grown = self._grown(start, leading, fresh)
-        else:
-            loop = asyncio.get_running_loop()
-            grown = await loop.run_in_executor(self._executor, self._grown, start, leading, fresh)
-        for name, (piece_chain, keys, tokens) in zip(names[known:], grown[:-1], strict=True):
-            seen = _Seen(piece_chain, tuple(keys), tokens + (seen.tokens if seen is not None else 0), seen)
-            self._cache.add(name, seen)
-        _, keys, tokens = grown[-1]
-        runs = [keys]
-        total = tokens + (seen.tokens if seen is not None else 0)
-        while seen is not None:
-            runs.append(list(seen.keys))
-            seen = seen.parent
-        return total, [key for run in reversed(runs) for key in run]
-
-    def _grown(self, start: Chain, leading: bytes, pieces: Sequence[str]) -> list[tuple[Chain, list[bytes], int]]:
-        """Each piece's chain after it, the keys of the blocks it completed, and its tokens. Touches no shared state."""
-        chain = start.copy()
-        grown = []
-        for ids in self.tokenizer.encode(pieces):
-            data = leading + ids if leading else ids
-            leading = b""
-            keys = chain.grow(data, self._block_tokens)
-            grown.append((chain.copy(), keys, len(data) // TOKEN_BYTES))
-        return grown
-
-    def _prompt(self, tokens: int, keys: list[bytes]) -> Prompt:
+    async def _read(self, route: str, body: Mapping[str, Any], chain: Chain) -> Prompt:
+        ids = given_ids(route, body)
+        if ids is not None:
+            return await self._inline(len(ids) <= _GIVEN_INLINE, lambda: self._of_ids(_truncated(ids, body), chain))
+        size = text_size(body)
+        if truncation(body) is not None:
+            inline = size <= self.tokenizer.inline_bytes
+            return await self._inline(inline, lambda: self._of_ids(self.token_ids(route, body), chain))
+        seed = chain.identity()
+        text = await self._inline(size <= _RENDER_INLINE, lambda: self._text(route, body, seed))
+        tokens, keys = await self._tokenized(text, chain)
         blocks = tuple(keys[: hittable_blocks(tokens, self._block_tokens)])
-        return Prompt(tokens, blocks, "approximate" if self.doubt else "exact", self.doubt)
+        return Prompt(tokens + text.tokens_after, blocks, "approximate" if text.doubt else "exact", text.doubt)
 
+    async def _inline(self, inline: bool, work: Callable[[], T]) -> T:
+        """Short work here and now, long work in a thread."""
+        return work() if inline else await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
-def _pieces(text: str, cut: str) -> list[str]:
-    if not cut:
-        return [text]
-    first, *rest = text.split(cut)
-    pieces = [cut + piece for piece in rest]
-    return [first, *pieces] if first or not pieces else pieces
-
-
-def _names(pieces: Sequence[str], chain: Chain, prefix: tuple[int, ...]) -> list[bytes]:
-    """Names of the growing prefixes of a text: a running SHA-256 seeded by the chain, so that no two chains share."""
-    digest = hashlib.sha256(chain.identity() + packed(prefix))
-    names = []
-    for piece in pieces:
-        data = piece.encode("utf-8", "surrogatepass")
-        digest.update(len(data).to_bytes(8, "little"))
-        digest.update(data)
-        names.append(digest.digest()[:16])
-    return names
-
-
-def _given_ids(route: str, body: Mapping[str, Any]) -> Sequence[int] | None:
-    """Token ids the client sent itself; of a batch, the first prompt's."""
-    transfer = body.get("kv_transfer_params")
-    if isinstance(transfer, Mapping) and _are_ids(transfer.get("prompt_token_ids")):
-        return list(transfer["prompt_token_ids"])
-    prompt = body.get("prompt" if route not in POOLING else "input")
-    if isinstance(prompt, list) and prompt and isinstance(prompt[0], list):
-        prompt = prompt[0]
-    return prompt if _are_ids(prompt) else None
-
-
-def _are_ids(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(type(token) is int for token in value)
-
-
-def _plain_text(body: Mapping[str, Any]) -> str:
-    for name in ("prompt", "input", "text", "query"):
-        value = body.get(name)
-        if isinstance(value, list) and value and isinstance(value[0], str):
-            value = value[0]
-        if isinstance(value, str) and value:
-            return value
-    raise NotText("the body holds no prompt")
-
-
-def _without_end_of_turn(text: str, asked: Conversation) -> str:
-    """Open the last turn again (`transformers` does the same): cut the text right after the last message's content."""
-    return text[: _end_of_last_text(text, asked)]
-
-
-def _end_of_last_text(text: str, asked: Conversation) -> int:
-    content = asked.messages[-1]["content"]
-    if isinstance(content, list):
-        content = content[-1]["text"] if content else ""
-    wanted = content.strip() if isinstance(content, str) else ""
-    position = text.rfind(wanted) if wanted else -1
-    if position < 0:
-        raise NotText("the last message is not in the rendered text")
-    if asked.continue_final_message and text.startswith(content, position):
-        return position + len(content)
-    return position + len(wanted)
-
-
-def _estimated(body: Mapping[str, Any]) -> int:
-    """Tokens of a prompt nobody could read, from the length of its JSON."""
-    given = {name: body[name] for name in ("messages", "prompt", "input", "system", "tools") if name in body}
-    try:
-        return len(orjson.dumps(given)) // _BYTES_PER_TOKEN
-    except (TypeError, orjson.JSONEncodeError):
-        return 0
-
-
-class ReplicaReader:
-    """Tokenizes through a replica, for models whose tokenizer is not at hand. One round trip per new prompt."""
-
-    _REMEMBERED = 4_096
-
-    def __init__(
-        self,
-        ask: Callable[[str, Any], Awaitable[Any]],
-        *,
-        block_tokens: int,
-        timeout_s: float = 2.0,
-        at_once: int = 8,
-    ) -> None:
-        """`ask(path, json)` posts to some healthy replica and returns its JSON; it may raise anything."""
-        self._ask = ask
-        self._block_tokens = block_tokens
-        self._timeout_s = timeout_s
-        self._slots = asyncio.Semaphore(at_once)
-        self._text = TextReader(block_tokens=block_tokens)
-        self._remembered: OrderedDict[bytes, Prompt] = OrderedDict()
-
-    def describe(self) -> str:
-        return "through a replica's /tokenize"
-
-    async def read(self, route: str, body: Mapping[str, Any], chain: Chain) -> Prompt:
-        ids = _given_ids(route, body)
-        if ids is None:
-            name = hashlib.sha256(chain.identity() + orjson.dumps([route, *body.items()])).digest()
-            found = self._remembered.get(name)
-            if found is not None:
-                return found
-            try:
-                async with asyncio.timeout(self._timeout_s), self._slots:
-                    answer = await self._ask("/tokenize", _tokenize_body(route, body))
-                ids = answer["tokens"]
-                if not _are_ids(ids):
-                    raise ValueError("no token ids")
-            except (NotText, TimeoutError, OSError, LookupError, TypeError, ValueError) as error:
-                approximate = await self._text.read(route, body, chain)
-                return Prompt(approximate.tokens, (), "none", f"/tokenize did not answer: {type(error).__name__}")
-            prompt = self._prompt(route, ids, chain)
-            self._remembered[name] = prompt
-            if len(self._remembered) > self._REMEMBERED:
-                self._remembered.popitem(last=False)
-            return prompt
-        return self._prompt(route, ids, chain)
-
-    def _prompt(self, route: str, ids: Sequence[int], chain: Chain) -> Prompt:
-        if route in POOLING:
-            return Prompt(len(ids), (), "none", "pooling requests can't read the prefix cache")
-        try:
-            keys = chain.copy().grow(packed(ids), self._block_tokens)
-        except OverflowError as error:
-            return Prompt(len(ids), (), "none", str(error))
+    def _of_ids(self, ids: Sequence[int], chain: Chain) -> Prompt:
+        keys = chain.copy().grow(packed(ids), self._block_tokens)
         return Prompt(len(ids), tuple(keys[: hittable_blocks(len(ids), self._block_tokens)]), "exact")
 
+    async def _tokenized(self, text: _Text, chain: Chain) -> tuple[int, list[bytes]]:
+        known, start = self._cache.longest(text.names)
+        fresh = text.pieces[known:]
+        inline = sum(map(len, fresh)) <= self.tokenizer.inline_bytes
+        grown = await self._inline(inline, lambda: self._grown(start, chain, text, fresh))
+        self._cache.add(text.names, grown[:-1])
+        return grown[-1].tokens, grown[-1].all_keys()
 
-def _tokenize_body(route: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """The `/tokenize` request that gives the same ids as `body` sent to `route`."""
-    if route in ("/v1/messages", "/v1/messages/count_tokens"):
-        chat = from_messages(body)
-    elif route == "/v1/responses":
-        chat = from_responses(body)
-    else:
-        chat = dict(body)
-    if "messages" not in chat:
-        made: dict[str, Any] = {"prompt": _plain_text(body)}
-        names: tuple[str, ...] = ("add_special_tokens",)
-    else:
-        made = {"messages": chat["messages"]}
-        names = (
-            "add_generation_prompt",
-            "continue_final_message",
-            "add_special_tokens",
-            "chat_template_kwargs",
-            "tools",
-        )
-    made.update({name: chat[name] for name in names if chat.get(name) is not None})
-    if isinstance(body.get("model"), str):
-        made["model"] = body["model"]
-    return made
+    def _grown(self, start: Prefix | None, chain: Chain, text: _Text, fresh: Sequence[str]) -> list[Prefix]:
+        """The prefixes that end with each fresh piece. Touches nothing that others may change."""
+        grown: list[Prefix] = []
+        prefix = start
+        last = len(fresh) - 1
+        for place, ids in enumerate(self.tokenizer.encode(fresh)):
+            data = text.leading + ids if prefix is None else ids
+            if place == last:
+                data += text.trailing
+            state = (prefix.chain if prefix is not None else chain).copy()
+            keys = b"".join(state.grow(data, self._block_tokens))
+            before = prefix.tokens if prefix is not None else 0
+            prefix = Prefix(state, keys, before + len(data) // TOKEN_BYTES, prefix)
+            grown.append(prefix)
+        return grown
 
 
-class TextReader:
-    """Keys over the text itself, four bytes standing for a token: what is left when nothing can tokenize."""
-
-    def __init__(self, *, block_tokens: int) -> None:
-        self._block_tokens = block_tokens
-
-    def describe(self) -> str:
-        return "by text, four bytes to a token (approximate)"
-
-    async def read(self, route: str, body: Mapping[str, Any], chain: Chain) -> Prompt:
-        ids = _given_ids(route, body)
-        if ids is not None:
-            try:
-                data = packed(ids)
-            except OverflowError as error:
-                return Prompt(len(ids), (), "none", str(error))
-        else:
-            given = [body.get(name) for name in ("tools", "system", "instructions", "messages", "prompt", "input")]
-            try:
-                data = orjson.dumps([part for part in given if part is not None])
-            except (TypeError, orjson.JSONEncodeError):
-                return Prompt(0, (), "none", "the body holds no text")
-        tokens = len(data) // TOKEN_BYTES
-        if route in POOLING or len(data) > _LONGEST_TEXT:
-            return Prompt(tokens, (), "none", "pooling or very long: placed by load")
-        keys = chain.copy().grow(data, self._block_tokens)
-        return Prompt(
-            tokens, tuple(keys[: hittable_blocks(tokens, self._block_tokens)]), "approximate", "text, not tokens"
-        )
+def _truncated(ids: Sequence[int], body: Mapping[str, Any]) -> Sequence[int]:
+    """The engine keeps the end of a prompt it is told to cut, or its head where the client asks for that."""
+    limit = truncation(body)
+    if limit is None or limit >= len(ids):
+        return ids
+    return ids[:limit] if body.get("truncation_side") == "right" else ids[-limit:]

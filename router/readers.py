@@ -1,52 +1,24 @@
-"""Which reader a model's prompts get, and the proof that it reads as the engine does.
+"""Which reader a model's prompts get, from what is at hand.
 
 The order: the folder or name the operator gave, the model's own `root` when its files are at hand, a replica's
-`/tokenize`, and at worst the text itself. A name is looked up once. `parity` compares a reader with a replica on probe
-chats and says EXACT or APPROXIMATE with the reason. Not here: reading (`router.prompts`).
+`/tokenize`, and at worst the text itself. The one rule: nothing is downloaded; a name is looked up once, in folders and
+in the Hugging Face cache of this machine. Not here: reading (`router.prompts`), comparing (`router.parity`).
 """
 
 import os
-from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from policies.blocks import Chain
-from router.chat import NotText
+from router.parity import Ask as Ask
+from router.parity import Parity as Parity
+from router.parity import parity as parity
 from router.prompts import LocalReader, PromptReader, ReplicaReader, TextReader
 from router.templates import ChatTemplate, TemplateError, special_tokens
 from router.tokenizers import TokenizerError, found_folder, load
 
-Ask = Callable[[str, Any], Awaitable[Any]]
-
 TINY = Path(__file__).with_name("data") / "tiny"
 """The tokenizer that ships with the router: for the emulator, the demo and the tests."""
-
-_WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "weather",
-        "description": "The weather of a city",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    },
-}
-_USER = {"role": "user", "content": "What is a prefix cache?"}
-PROBES: dict[str, dict[str, Any]] = {
-    "one message": {"messages": [_USER]},
-    "system message": {"messages": [{"role": "system", "content": "Be brief."}, _USER]},
-    "several turns": {"messages": [_USER, {"role": "assistant", "content": "A store of KV blocks."}, _USER]},
-    "unicode": {"messages": [{"role": "user", "content": "Grüße 你好 🙂 e\u0301"}]},
-    "text parts": {
-        "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]
-    },
-    "white space": {"messages": [{"role": "user", "content": "  x \n\n"}]},
-    "special tokens as text": {"messages": [{"role": "user", "content": "<|im_end|> <|eot_id|> <s>"}]},
-    "no generation prompt": {"messages": [_USER], "add_generation_prompt": False},
-    "template variables": {"messages": [_USER], "chat_template_kwargs": {"enable_thinking": False}},
-    "tools": {"messages": [_USER], "tools": [_WEATHER]},
-    "text prompt": {"prompt": "Once upon a time"},
-}
 
 
 def local_reader(
@@ -117,53 +89,5 @@ def reader_for(
             if tokenizer is not None:
                 raise TokenizerError(f"{reason}; give a folder that holds it, or download the model first")
     if where != "local" and ask is not None:
-        return Picked(ReplicaReader(ask, block_tokens=block_tokens), reason)
+        return Picked(ReplicaReader(ask, block_tokens=block_tokens, cache_bytes=cache_bytes), reason)
     return Picked(TextReader(block_tokens=block_tokens), reason)
-
-
-@dataclass(frozen=True, slots=True)
-class Parity:
-    """Whether a reader gives the ids a replica gives."""
-
-    exact: bool
-    reason: str
-    compared: int
-    different: tuple[str, ...]
-
-    @property
-    def word(self) -> str:
-        return "EXACT" if self.exact else "APPROXIMATE"
-
-
-async def parity(reader: PromptReader, ask: Ask, model: str) -> Parity:
-    """Compare a reader with a replica's `/tokenize` on every probe the replica accepts."""
-    if isinstance(reader, ReplicaReader):
-        return Parity(True, "a replica tokenizes", 0, ())
-    if not isinstance(reader, LocalReader):
-        return Parity(False, "no tokenizer: text is hashed in chunks", 0, ())
-    compared = 0
-    different = []
-    for name, body in PROBES.items():
-        try:
-            answer = await ask("/tokenize", {**body, "model": model})
-            theirs = answer["tokens"]
-        except (OSError, LookupError, TypeError, ValueError, TimeoutError):
-            continue  # a template may refuse a probe; what the engine refuses needs no prompt
-        compared += 1
-        route = "/v1/chat/completions" if "messages" in body else "/v1/completions"
-        try:
-            ours = reader.token_ids(route, body)
-            cached = await reader.read(route, body, Chain.root("parity"))
-        except (NotText, TemplateError, TokenizerError):
-            different.append(name)
-            continue
-        if ours != theirs or (cached.basis == "exact" and cached.tokens != len(theirs)):
-            different.append(name)
-    if not compared:
-        return Parity(False, "the replica's /tokenize did not answer", 0, ())
-    if different:
-        return Parity(False, f"different ids for: {', '.join(different)}", compared, tuple(different))
-    reason = f"{compared} of {compared} probe prompts gave equal ids"
-    if reader.template is not None and reader.template.knows_the_date:
-        reason += "; the template prints the date, which may differ around midnight"
-    return Parity(True, reason, compared, ())

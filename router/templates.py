@@ -8,12 +8,16 @@ Not here: the engine's rewriting of messages before the template (`router.chat`)
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from types import BuiltinFunctionType
 from typing import Any
 
 import jinja2
 import jinja2.ext
 import jinja2.nodes
+import jinja2.runtime
 import jinja2.sandbox
+
+from router.content_format import takes_parts
 
 
 class TemplateError(Exception):
@@ -31,6 +35,38 @@ class _Generation(jinja2.ext.Extension):
         return jinja2.nodes.Scope(body).set_lineno(line)
 
 
+_DICT_MEMBERS = frozenset(dir(dict))
+_STR_METHODS = frozenset(
+    ["strip", "lstrip", "rstrip", "split", "rsplit", "startswith", "endswith", "replace", "lower", "upper", "title"]
+)
+_LOOP_MEMBERS = frozenset(["index", "index0", "revindex", "first", "last", "length", "previtem", "nextitem"])
+_LoopContext = jinja2.runtime.LoopContext
+
+
+class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    """The sandbox with short ways for what chat templates do most; each gives what the long way gives.
+
+    A dict's key that is no dict method, a harmless method of a string, a public member of `loop`. Measured on Qwen3's
+    template with 80 messages: a quarter of the rendering time.
+    """
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        kind = type(obj)
+        if kind is dict:
+            if attribute in obj and attribute not in _DICT_MEMBERS:
+                return obj[attribute]
+        elif (kind is str and attribute in _STR_METHODS) or (kind is _LoopContext and attribute in _LOOP_MEMBERS):
+            return getattr(obj, attribute)
+        return super().getattr(obj, attribute)
+
+    def call(self, context: Any, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if type(obj) is BuiltinFunctionType and type(obj.__self__) is str and obj.__name__ in _STR_METHODS:
+            kwargs.pop("_loop_vars", None)  # jinja2's own, for functions that take the context
+            kwargs.pop("_block_vars", None)
+            return obj(*args, **kwargs)
+        return super().call(context, obj, *args, **kwargs)
+
+
 def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **rest: Any) -> str:
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **rest)
 
@@ -39,9 +75,9 @@ def _raise_exception(message: str) -> None:
     raise jinja2.TemplateError(message)
 
 
-def _environment(now: Callable[[], datetime]) -> jinja2.sandbox.ImmutableSandboxedEnvironment:
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
+def _environment(now: Callable[[], datetime]) -> _Sandbox:
+    environment = _Sandbox(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"], cache_size=0
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
@@ -64,52 +100,34 @@ class ChatTemplate:
         environment = _environment(now)
         try:
             self._template = environment.from_string(source)
-            self._tree = environment.parse(source)
-        except jinja2.TemplateError as error:
+            tree = environment.parse(source)
+        except (jinja2.TemplateError, RecursionError) as error:
             raise TemplateError(f"the chat template can't be compiled: {error}") from error
-        self._special_tokens = dict(special_tokens or {})
-
-    @property
-    def knows_the_date(self) -> bool:
+        self.takes_parts: bool = takes_parts(tree)
+        """Whether message contents are passed as lists of parts, because the template loops over them itself."""
+        self.knows_developer: bool = "developer" in source
+        self.knows_the_date: bool = "strftime_now" in source
         """Whether prompts depend on the clock, so that router and replica may differ around midnight."""
-        return "strftime_now" in self.source
-
-    @property
-    def takes_parts(self) -> bool:
-        """Whether the template loops over `message['content']` itself: the engine then passes content as a list."""
-        return any(_loops_over_content(loop) for loop in self._tree.find_all(jinja2.nodes.For))
+        self._special_tokens = dict(special_tokens or {})
 
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Any] | None = None,
+        variables: Mapping[str, Any] | None = None,
         *,
         add_generation_prompt: bool = True,
-        **variables: Any,
     ) -> str:
         """The prompt's text. Raises `TemplateError` when the template refuses the conversation."""
+        values = {**self._special_tokens, "documents": None, **(variables or {})}
+        values |= {"messages": messages, "tools": tools, "add_generation_prompt": add_generation_prompt}
         try:
-            return self._template.render(
-                {
-                    **self._special_tokens,
-                    "documents": None,
-                    **variables,
-                    "messages": messages,
-                    "tools": tools,
-                    "add_generation_prompt": add_generation_prompt,
-                }
-            )
-        except (jinja2.TemplateError, TypeError, ValueError, AttributeError, KeyError, ArithmeticError) as error:
-            raise TemplateError(f"the chat template refused the conversation: {type(error).__name__}") from error
-
-
-def _loops_over_content(loop: jinja2.nodes.For) -> bool:
-    iterated = loop.iter
-    while isinstance(iterated, jinja2.nodes.Filter) and iterated.node is not None:
-        iterated = iterated.node
-    if isinstance(iterated, jinja2.nodes.Getitem):
-        return isinstance(iterated.arg, jinja2.nodes.Const) and iterated.arg.value == "content"
-    return isinstance(iterated, jinja2.nodes.Getattr) and iterated.attr == "content"
+            return self._template.render(values)
+        except RecursionError:
+            raise TemplateError("the conversation is nested too deeply") from None
+        except (jinja2.TemplateError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
+            # What went wrong may quote the conversation: only the kind of error is told.
+            raise TemplateError(f"the chat template refused the conversation ({type(error).__name__})") from None
 
 
 def special_tokens(config: Mapping[str, Any]) -> dict[str, str]:

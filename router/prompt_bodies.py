@@ -1,0 +1,140 @@
+"""What a request body says of its prompt before anybody tokenizes it: given ids, plain text, how much text there is.
+
+The one rule: nothing here costs more than a walk over the body's members. Not here: chats (`router.chat`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from policies.blocks import Chain
+from router.chat import NotText, part_text
+
+BYTES_PER_TOKEN = 4  # of English text, roughly; for prompts that can't be tokenized
+
+LONGEST_TEXT = 8 * 1024 * 1024
+"""Characters; a longer prompt fits no engine's context. It is served all the same, but placed by load."""
+
+POOLING = frozenset(
+    [
+        "/v1/embeddings",
+        "/v1/rerank",
+        "/v2/rerank",
+        "/rerank",
+        "/v1/score",
+        "/score",
+        "/pooling",
+        "/classify",
+        "/v2/embed",
+    ]
+)
+"""Routes whose requests can't read the prefix cache, so they are placed by load (vLLM 0.32 skips the look-up)."""
+
+NOT_RUN = frozenset(
+    [
+        "/tokenize",
+        "/detokenize",
+        "/v1/messages/count_tokens",
+        "/v1/chat/completions/render",
+        "/v1/completions/render",
+    ]
+)
+"""Routes that only tokenize: no engine runs, no cache is read or filled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What placing a request needs to know of its prompt."""
+
+    tokens: int
+    """Exact, or estimated from the text when `basis` is not `exact`."""
+    blocks: tuple[bytes, ...]
+    """Keys of the full blocks that may hit; empty when there is no prefix information."""
+    basis: Literal["exact", "approximate", "none"]
+    reason: str = ""
+    """Why the basis is not exact, in words without any of the prompt's text."""
+
+
+class PromptReader(Protocol):
+    """Reads the prompts of one model."""
+
+    async def read(self, route: str, body: Mapping[str, Any], chain: Chain) -> Prompt:
+        """The prompt of `body` sent to `route`, its keys chained from `chain`. Raises nothing, whatever the body."""
+        ...
+
+    def describe(self) -> str:
+        """One line for people: how prompts are read."""
+        ...
+
+
+def without_blocks(route: str, body: Mapping[str, Any]) -> Prompt | None:
+    """The prompt of a request that can't profit from a cache, whoever reads it; None for any other."""
+    if route in POOLING:
+        return Prompt(estimated_tokens(body), (), "none", "pooling requests can't read the prefix cache")
+    if route in NOT_RUN:
+        return Prompt(estimated_tokens(body), (), "none", "nothing runs on the engine")
+    size = text_size(body)
+    if size > LONGEST_TEXT:
+        return Prompt(size // BYTES_PER_TOKEN, (), "none", "the prompt is longer than any engine takes")
+    return None
+
+
+def given_ids(route: str, body: Mapping[str, Any]) -> Sequence[int] | None:
+    """Token ids the client sent itself; of a batch, the first prompt's. None when the prompt is text.
+
+    `kv_transfer_params.prompt_token_ids` replaces a chat's rendering in vLLM 0.32 and 0.33, connector or not.
+    """
+    transfer = body.get("kv_transfer_params")
+    if isinstance(transfer, Mapping) and are_ids(transfer.get("prompt_token_ids")):
+        return list(transfer["prompt_token_ids"])
+    if route == "/inference/v1/generate":
+        prompt = body.get("token_ids")
+    else:
+        prompt = body.get("input" if route in POOLING else "prompt")
+    if isinstance(prompt, list) and prompt and isinstance(prompt[0], list):
+        prompt = prompt[0]
+    return prompt if are_ids(prompt) else None
+
+
+def are_ids(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(token) is int for token in value)
+
+
+def plain_text(body: Mapping[str, Any]) -> str:
+    """The text of a prompt that is no chat; of a batch, the first. Raises `NotText` when there is none."""
+    for name in ("prompt", "input", "text", "query"):
+        value = body.get(name)
+        if isinstance(value, list) and value:
+            value = value[0]
+        if isinstance(value, str) and value:
+            return value
+    raise NotText("the body holds no text prompt")
+
+
+def truncation(body: Mapping[str, Any]) -> int | None:
+    """How many tokens at the prompt's end the client wants kept; None when all of them."""
+    limit = body.get("truncate_prompt_tokens")
+    return limit if type(limit) is int and limit > 0 else None
+
+
+def text_size(body: Mapping[str, Any]) -> int:
+    """Characters of text in a body; images and the like do not count."""
+    return sum(_size(body.get(name)) for name in ("messages", "prompt", "input", "system", "instructions", "text"))
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        text = part_text(value)
+        return len(text) if text is not None else _size(value.get("content"))
+    if isinstance(value, list):
+        if value and isinstance(value[0], int):
+            return len(value) * BYTES_PER_TOKEN
+        return sum(map(_size, value))
+    return 0
+
+
+def estimated_tokens(body: Mapping[str, Any]) -> int:
+    """Tokens of a prompt nobody could read."""
+    return text_size(body) // BYTES_PER_TOKEN

@@ -1,6 +1,6 @@
 """One user, one replica: consistent hashing with bounded loads.
 
-A user's replica is its place on a ketama ring (uhashring), so adding or losing a replica moves few users. Loads are
+A user's replica is its place on a ring of hashes (uhashring), so adding or losing a replica moves few users. Loads are
 bounded (Mirrokni, Thorup and Zadimoghaddam, "Consistent Hashing with Bounded Loads", 2018): a replica with more than
 `bound` times its share of the requests in flight is passed over for the next one on the ring. A request without a user
 goes by load.
@@ -14,6 +14,8 @@ from uhashring import HashRing
 from policies.least_loaded import LeastLoaded
 from policies.types import Choice, Replica, Request
 
+_POINTS = 160
+"""Places on the ring for a replica of weight 1."""
 _SWEEP_CHOICES = 4096
 """A replica not offered in this many choices loses its place on the ring."""
 
@@ -70,5 +72,6 @@ class UserHash:
         weights = {**kept, **{replica.name: replica.weight for replica in replicas}}
         if self._ring is None or weights != self._weights:
             self._weights = weights
-            self._ring = HashRing(nodes={name: {"weight": max(1, round(10 * w))} for name, w in weights.items()})
+            tenths = {name: {"weight": max(1, round(10 * weight))} for name, weight in weights.items()}
+            self._ring = HashRing(nodes=tenths, vnodes=_POINTS // 10)
         return self._ring

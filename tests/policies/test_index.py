@@ -19,6 +19,10 @@ def keys(path: Sequence[int]) -> tuple[bytes, ...]:
     return block_keys(Chain.root("m"), packed(path), 1)
 
 
+def heads(path: Sequence[int]) -> set[tuple[int, ...]]:
+    return {tuple(path[:depth]) for depth in range(1, len(path) + 1)}
+
+
 def unique(prompt: int, blocks: int) -> tuple[bytes, ...]:
     return keys([1000 + prompt, *range(blocks - 1)])
 
@@ -32,23 +36,26 @@ def index_of(*names: str, capacity_blocks: int | None = None) -> PrefixIndex:
 
 def assert_sound(index: PrefixIndex) -> None:
     """What must hold of the tree after any history."""
-    children = dict.fromkeys(index._by_first.values(), 0)
-    for first, node in index._by_first.items():
-        assert node.first == first
-        assert max(holder.depths[node] for holder in index._holders_of(node)) == len(node), "keys nobody holds"
-        if node.parent is not None:
-            assert index._by_first[node.parent.first] is node.parent, "unreachable"
-            children[node.parent] += 1
-    assert children == {node: node.branches for node in children}
+    tree = index._tree
+    children = dict.fromkeys(tree.by_first.values(), 0)
+    for first, run in tree.by_first.items():
+        assert run.first == first
+        assert max(holder.depths[run] for holder in tree.holders(run.holders)) == len(run), "keys nobody holds"
+        if run.parent is not None:
+            assert tree.by_first[run.parent.first] is run.parent, "unreachable"
+            children[run.parent] += 1
+    assert children == {run: run.branches for run in children}
     for holder in index._holders.values():
-        place = {node: position for position, node in enumerate(holder.depths)}
+        place = {run: position for position, run in enumerate(holder.depths)}
         assert holder.held_blocks == sum(holder.depths.values())
-        for node, depth in holder.depths.items():
-            assert node.holders & holder.bit
-            assert 0 < depth <= len(node)
-            if node.parent is not None:
-                assert holder.depths[node.parent] == len(node.parent), "not a contiguous head"
-                assert place[node.parent] > place[node], "the head would go before its tail"
+        assert all(computed < holder.depths[run] for run, computed in holder.expected.items())
+        for run, depth in holder.depths.items():
+            assert run.holders & holder.bit
+            assert 0 < depth <= len(run)
+            if run.parent is not None:
+                assert holder.depths[run.parent] == len(run.parent), "not a contiguous head"
+                assert place[run.parent] > place[run], "the head would go before its tail"
+                assert run.parent not in holder.expected or holder.expected.get(run, -1) == 0, "computed after hoped"
 
 
 class Histories(RuleBasedStateMachine):
@@ -58,6 +65,7 @@ class Histories(RuleBasedStateMachine):
         super().__init__()
         self.index = PrefixIndex(unknown_capacity_blocks=30)
         self.held: dict[str, set[tuple[int, ...]]] = {}
+        self.hoped: dict[str, set[tuple[int, ...]]] = {}
         self.capacity: dict[str, int | None] = {}
 
     names = st.sampled_from(["r0", "r1", "r2", "r3"])
@@ -70,18 +78,29 @@ class Histories(RuleBasedStateMachine):
             del self.held[name]
         else:
             self.index.joined(name, capacity)
-            self.held[name] = set()
+            self.held[name], self.hoped[name] = set(), set()
             self.capacity[name] = capacity
 
     @precondition(lambda self: self.held)
-    @rule(name=names, path=paths)
-    def record(self, name: str, path: list[int]) -> None:
+    @rule(name=names, path=paths, expected=st.booleans())
+    def record(self, name: str, path: list[int], expected: bool) -> None:
         if name in self.held:
-            self.index.recorded(name, keys(path))
-            self.held[name] |= {tuple(path[:depth]) for depth in range(1, len(path) + 1)}
+            self.index.recorded(name, keys(path), expected=expected)
+            prefixes = heads(path)
+            self.hoped[name] = (
+                self.hoped[name] | (prefixes - self.held[name]) if expected else self.hoped[name] - prefixes
+            )
+            self.held[name] |= prefixes
             self.forget(name)
             capacity = self.capacity[name]
             assert self.index.matched(keys(path)).get(name, 0) == min(len(path), 30 if capacity is None else capacity)
+
+    @precondition(lambda self: self.held)
+    @rule(name=names, path=paths)
+    def compute(self, name: str, path: list[int]) -> None:
+        if name in self.held:
+            self.index.computed(name, keys(path))
+            self.hoped[name] -= heads(path)
 
     @precondition(lambda self: self.held)
     @rule(name=names, path=paths, kept=st.integers(0, 8))
@@ -91,9 +110,11 @@ class Histories(RuleBasedStateMachine):
             held = self.held[name]
             for depth in range(len(path), kept, -1):
                 prefix = tuple(path[:depth])
-                if any(len(longer) > depth and longer[:depth] == prefix for longer in held):
+                followed = any(len(longer) > depth and longer[:depth] == prefix for longer in held)
+                if followed or prefix in held - self.hoped[name]:
                     break
                 held.discard(prefix)
+                self.hoped[name].discard(prefix)
 
     @precondition(lambda self: self.held)
     @rule(name=names, capacity=capacities)
@@ -108,7 +129,7 @@ class Histories(RuleBasedStateMachine):
     def clear(self, name: str) -> None:
         if name in self.held:
             self.index.cleared(name)
-            self.held[name] = set()
+            self.held[name], self.hoped[name] = set(), set()
 
     def forget(self, name: str) -> None:
         """Which prefixes went is the index's affair; that only as many went as had to is checked here."""
@@ -117,6 +138,7 @@ class Histories(RuleBasedStateMachine):
         after = {prefix for prefix in before if self.index.matched(keys(prefix)).get(name, 0) == len(prefix)}
         assert len(after) == min(len(before), 30 if capacity is None else capacity)
         self.held[name] = after
+        self.hoped[name] &= after
 
     @invariant()
     def is_sound(self) -> None:
@@ -130,9 +152,16 @@ class Histories(RuleBasedStateMachine):
                 assert self.index.matched(keys(prefix))[name] == len(prefix)
 
     @invariant()
-    def shares_what_many_continue(self) -> None:
+    def keeps_nothing_for_nobody(self) -> None:
         if not any(self.held.values()):
             assert self.index.runs == 0
+
+    @invariant()
+    def knows_hope_from_deed(self) -> None:
+        for name, hoped in self.hoped.items():
+            if name in self.held:
+                holder = self.index._holders[name]
+                assert len(hoped) == sum(holder.depths[run] - computed for run, computed in holder.expected.items())
 
 
 Histories.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
@@ -145,7 +174,9 @@ def test_a_match_is_the_longest_common_head(recorded: list[tuple[str, list[int]]
     expected: dict[str, int] = {}
     for name, path in recorded:
         index.recorded(name, keys(path))
-        common = next((i for i, (x, y) in enumerate(zip(path, asked, strict=False)) if x != y), min(map(len, (path, asked))))
+        common = next(
+            (i for i, (x, y) in enumerate(zip(path, asked, strict=False)) if x != y), min(map(len, (path, asked)))
+        )
         if common:
             expected[name] = max(expected.get(name, 0), common)
     assert index.matched(keys(asked)) == expected
@@ -256,8 +287,8 @@ def test_replicas_that_come_and_go_leave_nothing() -> None:
             index.recorded(name, unique(prompt, 20))
         index.left(name)
     assert index.runs == 1
-    assert len(index._by_bit) == len(index._holders) == 1
-    assert max(index._by_bit) == 1, "bits are used again"
+    assert len(index._tree.by_bit) == len(index._holders) == 1
+    assert max(index._tree.by_bit) == 1, "bits are used again"
     index.left("stays")
     assert index.runs == 0
 
@@ -280,25 +311,40 @@ def test_a_replica_of_unknown_size_is_bounded() -> None:
     assert index.held_blocks("r1") == 10
 
 
-def test_withdrawn_forgets_beyond_what_was_there() -> None:
+def test_withdrawn_forgets_what_was_only_expected() -> None:
     index = index_of("r1")
     index.recorded("r1", unique(1, 5))
-    index.recorded("r1", unique(1, 9))
-    index.withdrawn("r1", unique(1, 9), 5)
+    index.recorded("r1", unique(1, 9), expected=True)
+    index.withdrawn("r1", unique(1, 9), 0)
     assert index.matched(unique(1, 9)) == {"r1": 5}
+
+
+def test_withdrawn_spares_what_has_been_computed() -> None:
+    index = index_of("r1")
+    index.recorded("r1", unique(1, 9), expected=True)
+    index.computed("r1", unique(1, 7))
+    index.withdrawn("r1", unique(1, 9), 0)
+    assert index.matched(unique(1, 9)) == {"r1": 7}
+
+
+def test_withdrawn_spares_what_it_is_told_to_keep() -> None:
+    index = index_of("r1")
+    index.recorded("r1", unique(1, 9), expected=True)
+    index.withdrawn("r1", unique(1, 9), 6)
+    assert index.matched(unique(1, 9)) == {"r1": 6}
 
 
 def test_withdrawn_spares_what_a_longer_prompt_needs() -> None:
     index = index_of("r1")
-    index.recorded("r1", unique(1, 9))
+    index.recorded("r1", unique(1, 9), expected=True)
     index.withdrawn("r1", unique(1, 6), 0)
     assert index.matched(unique(1, 9)) == {"r1": 9}
 
 
 def test_withdrawn_spares_what_a_sister_needs() -> None:
     index = index_of("r1")
-    index.recorded("r1", keys([1, 1, 2, 2]))
-    index.recorded("r1", keys([1, 1, 3, 3]))
+    index.recorded("r1", keys([1, 1, 2, 2]), expected=True)
+    index.recorded("r1", keys([1, 1, 3, 3]), expected=True)
     index.withdrawn("r1", keys([1, 1, 3, 3]), 0)
     assert index.matched(keys([1, 1, 3, 3])) == {"r1": 2}
     assert index.matched(keys([1, 1, 2, 2])) == {"r1": 4}
@@ -308,13 +354,79 @@ def test_withdrawn_is_not_stopped_by_another_replica_s_branches() -> None:
     index = index_of("cold", "warm")
     for conversation in range(10):
         index.recorded("warm", keys([1, 1, 5 + conversation]))
-    index.recorded("cold", keys([1, 1, 4]))
+    index.recorded("cold", keys([1, 1, 4]), expected=True)
     index.withdrawn("cold", keys([1, 1, 4]), 0)
     assert index.matched(keys([1, 1, 4])) == {"warm": 2}
-    index.recorded("cold", keys([1, 1]))
+    index.recorded("cold", keys([1, 1]), expected=True)
     index.withdrawn("cold", keys([1, 1, 6]), 0)
     assert index.matched(keys([1, 1, 6])) == {"warm": 3}
     assert_sound(index)
+
+
+def test_a_split_keeps_hope_apart_from_deed() -> None:
+    index = index_of("r1", "r2")
+    index.recorded("r1", keys([1, 1, 2, 2]))
+    index.recorded("r1", keys([1, 1, 2, 2, 2, 2]), expected=True)
+    index.recorded("r2", keys([1, 1, 2, 3]))
+    index.recorded("r2", keys([1, 1, 2, 2, 2, 3]))
+    assert_sound(index)
+    index.withdrawn("r1", keys([1, 1, 2, 2, 2, 2]), 0)
+    assert index.matched(keys([1, 1, 2, 2, 2, 2])) == {"r1": 4, "r2": 5}
+
+
+def test_a_head_nobody_has_computed_is_not_shared() -> None:
+    index = index_of("r1", "r2")
+    for conversation in range(SHARED_AFTER + 2):
+        index.recorded("r1", keys([1, 2, 3, 10 + conversation]), expected=True)
+    assert index.shared_blocks(keys([1, 2, 3, 99])) == 0
+    index.computed("r1", keys([1, 2, 3, 10]))
+    assert index.shared_blocks(keys([1, 2, 3, 99])) == 3
+
+
+def test_a_replica_that_tells_is_believed() -> None:
+    index = index_of("r1", "r2")
+    index.recorded("r1", unique(1, 9))
+    index.recorded("r2", unique(1, 9))
+    assert index.copies("r1") is None
+    index.stored("r1", unique(1, 4), None)
+    assert index.matched(unique(1, 9)) == {"r1": 4, "r2": 9}
+    assert index.held_blocks("r1") == 4
+    index.removed("r1", unique(1, 4)[2:])
+    assert index.matched(unique(1, 9)) == {"r1": 2, "r2": 9}
+    index.cleared("r1")
+    assert index.matched(unique(1, 9)) == {"r2": 9}
+    assert index.held_blocks("r1") == 0
+
+
+def test_what_is_on_its_way_counts_beside_what_was_told() -> None:
+    index = index_of("r1")
+    index.stored("r1", unique(1, 4), None)
+    index.recorded("r1", unique(1, 9), expected=True)
+    assert index.matched(unique(1, 9)) == {"r1": 9}
+    index.computed("r1", unique(1, 9))
+    assert index.matched(unique(1, 9)) == {"r1": 4}, "its events tell the rest"
+
+
+def test_an_orphan_is_not_at_the_start() -> None:
+    index = index_of("r1")
+    index.stored("r1", unique(1, 3)[2:], unique(1, 3)[1])
+    copies = index.copies("r1")
+    assert copies is not None
+    assert copies.orphans == 1
+    assert index.matched(unique(1, 3)) == {}
+    index.stored("r1", unique(1, 3)[:2], None)
+    assert index.matched(unique(1, 3)) == {"r1": 3}
+
+
+def test_a_replica_that_told_leaves_nothing() -> None:
+    index = index_of("r1")
+    index.stored("r1", unique(1, 4), None)
+    index.left("r1")
+    index.joined("r1")
+    assert index.matched(unique(1, 4)) == {}
+    assert index.copies("r1") is None
+    index.removed("r1", unique(1, 4))
+    assert index.held_blocks("r1") == 0
 
 
 def test_a_head_is_shared_once_enough_prompts_continue_it() -> None:

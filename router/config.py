@@ -6,8 +6,7 @@ an environment variable or file that holds it. Not here: how replicas are writte
 """
 
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -16,8 +15,7 @@ from pydantic.fields import FieldInfo
 
 from router.addresses import parsed
 from router.errors import ConfigError
-
-PREFIX = "ROUTER_"
+from router.sources import did_you_mean, from_environment, from_file, from_sets
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -187,8 +185,10 @@ def load(
     """
     origins: dict[str, str] = {}
     tree: dict[str, Any] = {}
-    for origin, name, value in (*_from_file(file), *_from_environment(environment or {}), *_from_sets(sets)):
+    for origin, name, value in from_file(file, _SECTIONS):
         _put(tree, origins, origin, name, value)
+    for origin, name, value in (*from_environment(environment or {}, _NAMES), *from_sets(sets)):
+        _put(tree, origins, origin, name, _scalar(name, value))
     for name, (flag, value) in (flags or {}).items():
         _put(tree, origins, flag, name, value)
     try:
@@ -211,58 +211,10 @@ _SECTIONS = frozenset(name.partition(".")[0] for name in _NAMES if "." in name)
 _OPTIONAL = frozenset(name for name, field in fields(Config) if type(None) in get_args(field.annotation))
 
 
-def _from_file(file: Path | None) -> Iterator[tuple[str, str, object]]:
-    if file is None:
-        return
-    try:
-        tree = tomllib.loads(file.read_text("utf-8-sig"))
-    except OSError as error:
-        raise ConfigError(f"configuration file {str(file)!r} can't be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"configuration file {str(file)!r} is not TOML: {error}") from None
-    yield from ((f"file {file}", name, value) for name, value in _leaves(tree, str(file)))
-
-
-def _leaves(tree: Mapping[str, Any], where: str, prefix: str = "") -> Iterator[tuple[str, object]]:
-    for key, value in tree.items():
-        name = prefix + key
-        if isinstance(value, dict) and name in _SECTIONS:
-            yield from _leaves(value, where, name + ".")
-        else:
-            yield name, value
-
-
-def variable(name: str) -> str:
-    """The environment variable of a setting."""
-    return PREFIX + name.upper().replace(".", "__")
-
-
-def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, str, object]]:
-    """Variables of ours. Others are left alone: Kubernetes makes ROUTER_PORT and more for a service named `router`."""
-    loose = {name.replace(".", "").replace("_", ""): name for name in _NAMES}
-    for told in sorted(environment):
-        if not told.startswith(PREFIX):
-            continue
-        name = told.removeprefix(PREFIX).lower().replace("__", ".")
-        meant = loose.get(name.replace(".", "").replace("_", ""))
-        if "." in name or name in _NAMES:
-            yield f"environment {told}", name, _scalar(name, environment[told])
-        elif meant is not None:
-            raise ConfigError(f"environment variable {told} is not a setting; write {variable(meant)}")
-
-
-def _from_sets(sets: Iterable[str]) -> Iterator[tuple[str, str, object]]:
-    for text in sets:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip():
-            raise ConfigError(
-                "--set takes key=value, for example --set health.interval_s=2"
-            )  # the text may be a secret
-        yield "--set", name.strip(), _scalar(name.strip(), value.strip())
-
-
-def _scalar(name: str, text: str) -> object:
+def _scalar(name: str, text: object) -> object:
     """What a text from the environment or `--set` stands for; its type is settled by the setting."""
+    if not isinstance(text, str):
+        return text
     if name in _OPTIONAL and text.lower() in ("none", ""):
         return None
     if name.startswith("policy.settings"):
@@ -280,7 +232,7 @@ def _put(tree: dict[str, Any], origins: dict[str, str], origin: str, name: str, 
     if name in _SECTIONS:
         raise ConfigError(f"{name} ({origin}) is a group of settings: {', '.join(_within(name))}")
     if name not in _NAMES:
-        raise ConfigError(f"unknown setting {name[:100]!r} ({origin}){_did_you_mean(name)}")
+        raise ConfigError(f"unknown setting {name[:100]!r} ({origin}){did_you_mean(name, _NAMES)}")
     section, _, member = name.rpartition(".")
     (tree.setdefault(section, {}) if section else tree)[member] = value
     origins[name] = origin
@@ -294,17 +246,6 @@ def _put_policy_setting(tree: dict[str, Any], origins: dict[str, str], origin: s
 
 def _within(section: str) -> list[str]:
     return [name for name in _NAMES if name.startswith(section + ".")]
-
-
-def _did_you_mean(name: str) -> str:
-    """Close names: by spelling, or the same last word elsewhere in the tree."""
-    last = name.rpartition(".")[2]
-    close = [known for known in _NAMES if known.rpartition(".")[2] == last]
-    close = close or get_close_matches(name, _NAMES, n=2, cutoff=0.7)
-    close = close or [
-        known for known in _NAMES if get_close_matches(last, [known.rpartition(".")[2]], n=1, cutoff=0.75)
-    ]
-    return f"; did you mean {' or '.join(close[:3])}?" if close else "; `router config` lists them all"
 
 
 def _problems(error: ValidationError, origins: Mapping[str, str]) -> Iterator[str]:

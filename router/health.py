@@ -288,10 +288,8 @@ class Watcher:
     def _state(self, watched: _Watched, now_s: float) -> ReplicaState:
         row = self._health[watched.name]
         models = None if watched.entries is None else tuple(entry["id"] for entry in watched.entries)
-        age_s, failures = now_s - row.since_s, dict(row.failures)
-        return ReplicaState(
-            watched.name, watched.url, row.state, row.reason, age_s, models, failures, watched.restarts, watched.engine
-        )
+        told = (row.state, row.reason, now_s - row.since_s, models, dict(row.failures))
+        return ReplicaState(watched.name, watched.url, *told, watched.restarts, watched.engine)
 
 
 def _described(watched: _Watched) -> str:

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from router.config import Config, load, variable
+from router.config import Config, load
 from router.errors import ConfigError, UsageError
+from router.sources import variable
 
 
 def written(folder: Path, text: str) -> Path:

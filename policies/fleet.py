@@ -5,11 +5,12 @@ fact that contradicts the book raises `FleetError`: a bug in the shell. Where ti
 seconds of any clock that does not go backward. Not here: health checks, sockets, choosing.
 """
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from policies.errors import FleetError
 from policies.index import PrefixIndex
+from policies.runs import agreeing_blocks
 from policies.types import Replica, Request
 
 
@@ -32,23 +33,7 @@ class _Flight:
     request: Request
     replica: str
     uncached_tokens: int
-    proven_blocks: int
-    """Leading blocks the replica holds even if this request fails."""
     prefilling: bool = True
-
-    def shared_with(self, other: "_Flight") -> int:
-        """Leading blocks two requests have in common: keys are chained, so one equal key proves all before it."""
-        mine, theirs = self.request.blocks, other.request.blocks
-        low, high = 0, min(len(mine), len(theirs))
-        if high and mine[high - 1] == theirs[high - 1]:
-            return high
-        while low < high:
-            middle = (low + high + 1) // 2
-            if mine[middle - 1] == theirs[middle - 1]:
-                low = middle
-            else:
-                high = middle - 1
-        return low
 
 
 @dataclass(slots=True)
@@ -157,6 +142,16 @@ class Fleet:
             entry.capacity_blocks = capacity
             self._index.resized(name, capacity)
 
+    def stored(self, name: str, keys: Sequence[bytes], parent: bytes | None = None) -> None:
+        """By its events, the replica stored these blocks after `parent`. From now on its word is its match."""
+        self._entry(name)
+        self._index.stored(name, keys, parent)
+
+    def removed(self, name: str, keys: Iterable[bytes]) -> None:
+        """By its events, the replica gave up a copy of each of these blocks."""
+        self._entry(name)
+        self._index.removed(name, keys)
+
     def cleared(self, name: str) -> None:
         """The replica's cache is empty: it restarted, or was reset."""
         self._entry(name)
@@ -172,12 +167,12 @@ class Fleet:
         entry = self._entry(name)
         if request.id in self._flights:
             raise FleetError(f"request {request.id!r} was sent twice")
-        matched = self._index.matched(request.blocks)
-        uncached = max(0, request.prompt_tokens - self._matched(entry, matched) * request.block_tokens)
-        flight = _Flight(request, name, uncached, matched.get(name, 0))
+        matched = self._matched(entry, self._index.matched(request.blocks))
+        uncached = max(0, request.prompt_tokens - matched * request.block_tokens)
+        flight = _Flight(request, name, uncached)
         self._flights[request.id] = entry.flights[request.id] = flight
         entry.pending_prefill_tokens += uncached
-        self._index.recorded(name, request.blocks)
+        self._index.recorded(name, request.blocks, expected=True)
 
     def first_token(self, request: Request) -> None:
         """The prefill is over. Told at most once."""
@@ -185,7 +180,10 @@ class Fleet:
         if not flight.prefilling:
             raise FleetError(f"request {request.id!r} had its first token twice")
         flight.prefilling = False
-        self._entries[flight.replica].pending_prefill_tokens -= flight.uncached_tokens
+        entry = self._entries[flight.replica]
+        entry.pending_prefill_tokens -= flight.uncached_tokens
+        if entry.present:
+            self._index.computed(flight.replica, request.blocks)
 
     def done(self, request: Request, output_blocks: tuple[bytes, ...] = ()) -> None:
         """The request ended, or its client left: what was computed stays cached.
@@ -194,11 +192,10 @@ class Fleet:
         """
         flight = self._landed(request)
         entry = self._entries[flight.replica]
-        for other in entry.flights.values():
-            if other.prefilling and other.request.blocks[:1] == request.blocks[:1]:
-                other.proven_blocks = max(other.proven_blocks, other.shared_with(flight))
-        if output_blocks and entry.present:
+        if entry.present and output_blocks:
             self._index.recorded(flight.replica, request.blocks + output_blocks)
+        elif entry.present and flight.prefilling:
+            self._index.computed(flight.replica, request.blocks)
         self._forget_if_idle(entry)
 
     def failed(self, request: Request) -> None:
@@ -209,10 +206,8 @@ class Fleet:
         flight = self._landed(request)
         entry = self._entries[flight.replica]
         if entry.present and flight.prefilling:
-            kept = flight.proven_blocks
-            for other in entry.flights.values():
-                if other.request.blocks[:1] == request.blocks[:1]:
-                    kept = max(kept, flight.shared_with(other))
+            coming = (other.request.blocks for other in entry.flights.values() if other.prefilling)
+            kept = max((agreeing_blocks(request.blocks, blocks) for blocks in coming), default=0)
             self._index.withdrawn(flight.replica, request.blocks, kept)
         self._forget_if_idle(entry)
 
@@ -220,8 +215,7 @@ class Fleet:
 
     def view(self, request: Request, now_s: float, without: Container[str] = ()) -> tuple[Replica, ...]:
         """The replicas that may be chosen, as this request sees them; empty when there is none. Changes nothing."""
-        matched = self._index.matched(request.blocks)
-        shared = self._index.shared_blocks(request.blocks)
+        matched, shared = self._index.found(request.blocks)
         return tuple(
             Replica(
                 entry.name,

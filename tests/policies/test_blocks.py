@@ -21,7 +21,11 @@ def test_a_seed_is_framed() -> None:
 def test_model_adapter_and_salt_have_chains_of_their_own(adapter: str, salt: str) -> None:
     ours = block_keys(Chain.root("m", adapter, salt), packed(range(32)), 16)
     assert ours == block_keys(Chain.root("m", adapter=adapter, salt=salt), packed(range(32)), 16)
-    others = [Chain.root("n", adapter, salt), Chain.root("m", adapter + "2", salt), Chain.root("m", adapter, salt + "2")]
+    others = [
+        Chain.root("n", adapter, salt),
+        Chain.root("m", adapter + "2", salt),
+        Chain.root("m", adapter, salt + "2"),
+    ]
     for other in others:
         assert not set(ours) & set(block_keys(other, packed(range(32)), 16))
         assert other.identity() != Chain.root("m", adapter, salt).identity()

@@ -200,13 +200,17 @@ def _demo_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _demo(arguments: Arguments) -> int:
+    from policies.plugins import load
     from router import log
     from router.demo import POLICIES, run
     from sim.workload import lesson_turns
 
+    policies = arguments.policy or POLICIES
+    for name in policies:
+        load(name)  # a policy that can't be used is said before anything starts
     log.configure("warning")
     turns = lesson_turns(arguments.seed, arguments.rate)[: arguments.requests]
-    return run(turns, blocks=arguments.blocks, policies=arguments.policy or POLICIES, as_json=arguments.json)
+    return run(turns, blocks=arguments.blocks, policies=policies, as_json=arguments.json)
 
 
 def _policies(arguments: Arguments) -> int:

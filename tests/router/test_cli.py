@@ -69,6 +69,8 @@ def test_version(capsys):
         (["serve", "--replicas", "a:1", "--set", "replica_key_env=NOT_SET"], "variable NOT_SET"),
         (["config", "--set", "listen.prt=1"], "did you mean listen.port"),
         (["check"], "no replicas to check"),
+        (["demo", "--policy", "prefix-awre"], "did you mean 'prefix-aware'"),
+        (["demo", "--rate", "0"], "0 is not more than 0"),
         (["replica", "--profile", "llama-h100"], "did you mean llama-3.1-8b-h100"),
         (["replica", "--tokenizer", "/none"], "/none/tokenizer.json: No such file"),
         (["explain", "/none.json"], "/none.json can't be read"),

@@ -165,19 +165,25 @@ def load(folder: Path) -> tuple[Tokenizer, dict[str, Any], str | None]:
         tokenizer = Tokenizer(path.read_text("utf-8"))
     except OSError as error:
         raise TokenizerError(f"{path}: {error.strerror}") from error
-    except TokenizerError as error:
+    except (TokenizerError, UnicodeDecodeError) as error:
         raise TokenizerError(f"{path}: {error}") from error
     config = _json(folder / "tokenizer_config.json")
     template: object = config.get("chat_template")
-    for name in ("chat_template.jinja", "chat_template.json"):
-        if (folder / name).exists():
-            text = (folder / name).read_text("utf-8")
-            template = json.loads(text).get("chat_template") if name.endswith(".json") else text
-            break
+    if (folder / "chat_template.jinja").exists():
+        template = _text(folder / "chat_template.jinja")
+    elif (folder / "chat_template.json").exists():
+        template = _json(folder / "chat_template.json").get("chat_template")
     if isinstance(template, list):  # several named templates; the engine takes the one called default
         named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
         template = named.get("default")
     return tokenizer, config, template if isinstance(template, str) else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TokenizerError(f"{path}: {error}") from error
 
 
 def _json(path: Path) -> dict[str, Any]:

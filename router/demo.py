@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import aiohttp
 import numpy as np
 import orjson
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -255,21 +256,22 @@ async def _process(words: Sequence[str]) -> AsyncIterator[str]:
 
 def _table(rows: Sequence[Row], best: float, blocks: int) -> Table:
     table = Table(
-        title=f"{REPLICAS} emulated replicas, {blocks} blocks of {BLOCK_TOKENS} tokens each",
-        caption=f"one cache without bound would hit {best:.1%}; hit rate and tokens as the replicas report them",
+        title=f"{REPLICAS} emulated replicas, {blocks:,} blocks of {BLOCK_TOKENS} tokens each",
+        caption=f"hit rate and prefill as the replicas report them; no policy can beat {best:.1%}",
+        box=box.SIMPLE,
+        padding=0,
+        pad_edge=False,
     )
-    table.add_column("policy")
-    names = ("requests", "failed", "hit rate", "TTFT p50", "p95", "p99", "prefill tokens", "imbalance")
-    for name in names:
-        table.add_column(name, justify="right")
+    table.add_column("policy", no_wrap=True)
+    for name in ("sent", "hit rate", "TTFT p50", "p95", "p99", "prefill", "imbalance"):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
             row.policy,
-            str(row.requests),
-            str(row.failed),
+            f"{row.requests}" if not row.failed else f"{row.requests} ({row.failed} failed)",
             f"{row.hit_rate:.1%}",
-            *(f"{1000 * seconds:.0f} ms" for seconds in row.ttft_s),
-            f"{row.computed_tokens:,}",
+            *(f"{1000 * seconds:.0f}ms" for seconds in row.ttft_s),
+            f"{row.computed_tokens / 1000:,.0f}k",
             f"{row.imbalance:.2f}",
         )
     return table

@@ -130,8 +130,9 @@ def test_command_line_parses(words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("router.toml").write_text(settings_file(), "utf-8")
     if (words[0] in COMMANDS and (words[1:] == [] or "--help" in words)) or words == ["--help"]:  # only named
-        with pytest.raises(SystemExit, match="^0$"):
+        with pytest.raises(SystemExit) as ended:
             parsed([*words, "--help"], COMMANDS)
+        assert ended.value.code == 0
         return
     arguments = parsed(words, COMMANDS)
     if hasattr(arguments, "config"):

@@ -1,0 +1,96 @@
+"""The house rules a reader relies on: a test for every module, short files and functions, commands that start fast."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("policies", "router", "sim")
+MOST_LINES = 330
+MOST_FUNCTION_LINES = 70
+
+TESTED_ELSEWHERE = {
+    "policies/errors.py": "test_plugins.py",  # names only; raised there and in test_fleet
+    "sim/errors.py": "test_replica.py",  # names only
+    "sim/jobs.py": "test_replica.py",  # the values a replica takes and gives
+    "sim/live.py": "test_emulator.py",  # the emulator's clock, seen through its answers
+    "sim/emulator_*.py": "test_emulator.py",  # parts of one server, tested as its clients see it
+    "router/prompt_*.py": "test_prompts.py",  # parts of one reader, tested as the gateway calls it
+    "router/http/messages.py": "test_server.py",  # the values the two Protocols exchange
+}
+"""Modules without a test file of their own: where they are tested, and why there."""
+
+OF_SEVERAL_MODULES = {
+    "test_clients.py",  # the whole router, as client libraries use it
+}
+"""Test files that are named after no module, and what they test."""
+
+SOURCES = [
+    path.relative_to(ROOT)
+    for package in PACKAGES
+    for path in sorted((ROOT / package).rglob("*.py"))
+    if path.name not in ("__init__.py", "__main__.py")
+]
+
+
+def tests_of(package: str) -> set[str]:
+    return {path.name for path in (ROOT / "tests" / package).rglob("test_*.py")}
+
+
+def named(paths):
+    return [pytest.param(path, id=path.as_posix()) for path in paths]
+
+
+@pytest.mark.parametrize("source", named(SOURCES))
+def test_module_has_a_test_file(source):
+    elsewhere = [test for pattern, test in TESTED_ELSEWHERE.items() if source.match(pattern)]
+    (wanted,) = elsewhere or [f"test_{source.name}"]
+    assert wanted in tests_of(source.parts[0]), f"write {wanted}"
+
+
+def test_every_exception_is_needed():
+    for pattern in TESTED_ELSEWHERE:
+        excused = [source for source in SOURCES if source.match(pattern)]
+        assert excused, f"no module is called {pattern}"
+        for source in excused:
+            assert f"test_{source.name}" not in tests_of(source.parts[0]), f"{source} has a test of its own"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_test_file_is_named_after_a_module(package):
+    subjects = {f"test_{source.name}" for source in SOURCES if source.parts[0] == package}
+    assert tests_of(package) - subjects - OF_SEVERAL_MODULES == set()
+
+
+@pytest.mark.parametrize("source", named(SOURCES))
+def test_files_and_functions_are_short(source):
+    text = (ROOT / source).read_text("utf-8")
+    lines = len(text.splitlines())
+    assert lines <= MOST_LINES, f"{source} has {lines} lines; split it"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            assert length <= MOST_FUNCTION_LINES, f"{source}: {node.name} has {length} lines; split it"
+
+
+@pytest.mark.parametrize("source", named(SOURCES))
+def test_module_says_what_it_is(source):
+    told = ast.get_docstring(ast.parse((ROOT / source).read_text("utf-8"))) or ""
+    assert len(told.splitlines()) >= 1, f"{source} has no docstring"
+    assert len(told.splitlines()) <= 16, f"{source} tells too much before it begins"
+
+
+def test_tests_are_no_packages():
+    assert not list((ROOT / "tests").rglob("__init__.py"))
+
+
+def test_the_command_line_loads_nothing_heavy():
+    code = "import sys, router.cli; print(*sys.modules, sep='\\n')"
+    loaded = subprocess.run(  # noqa: S603 -- our own program
+        [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert "router.cli" in loaded
+    assert {"aiohttp", "jinja2", "numpy", "pydantic", "tokenizers", "uvloop"}.isdisjoint(loaded)

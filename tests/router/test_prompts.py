@@ -260,20 +260,14 @@ def nested(depth: int) -> Any:
         {"prompt": ""},
         {"prompt": "a \udfff"},
         {"prompt": {"a": 1}},
-        {"prompt": nested(5_000)},
+        {"prompt": nested(500)},
         {"prompt": 3.5},
     ],
-    ids=lambda body: ascii(body)[:40],
 )
 async def test_a_body_that_cannot_be_read_has_no_blocks_and_says_why(reader: LocalReader, body: dict[str, Any]) -> None:
     prompt = await reader.read(CHAT, body, ROOT)
     assert (prompt.basis, prompt.blocks) == ("none", ())
     assert prompt.reason
-
-
-def test_a_template_in_the_request_is_not_run(reader: LocalReader) -> None:
-    prompt = read(reader, {"messages": [USER], "chat_template": "{{ messages }}"})
-    assert (prompt.basis, prompt.reason) == ("none", "the request brings its own chat template")
 
 
 JSON = st.recursive(
@@ -361,7 +355,9 @@ async def test_prompts_beyond_any_context_are_placed_by_load(reader: LocalReader
 
 @cache
 def recording(model: str) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads(gzip.open(RECORDINGS / f"chat_tokenization_{model}.json.gz").read())
+    loaded: dict[str, Any] = json.loads(
+        gzip.decompress((RECORDINGS / f"chat_tokenization_{model}.json.gz").read_bytes())
+    )
     return loaded
 
 

@@ -3,13 +3,16 @@
     waiting    (pending uncached prompt tokens + `in_flight_tokens` x requests in flight) / weight
     private    uncached tokens of this prompt that only its own conversation can use again
     shared     uncached tokens of its leading blocks that many different prompts continue (a system prompt, tools)
-    cost       waiting + (k x private + `shared_cost` x shared) / weight; the smallest wins, ties at random
+    full       share of the cache that is held, 0 to 1: new blocks evict only from a full one
+    cost       waiting + ((k + full) x private + `shared_cost` x full x shared) / weight; the smallest wins
     k          1 + 1 / (1 - pinned), pinned = the share of the KV pool that running requests hold, at most 0.9
+    ties       to the cache with most room, then at random
 
 A warm replica is left only when waiting there costs more than computing elsewhere. Why so: recomputing a shared head is
-paid once per replica and then helps everybody, so it must not attract (naive longest-prefix sends all new users to the
-first replica that saw the system prompt). A moved conversation costs more than its own prefill, since its copy evicts
-somebody's blocks, the more so the fuller the pool. Decoding requests count, or new users pile onto one replica.
+paid once per replica and then helps everybody, so where there is room it must not attract (naive longest-prefix sends
+every new user to the first replica that saw the system prompt, whose cache then thrashes while the others stay empty).
+A moved conversation costs more than its own prefill, since its copy evicts somebody's blocks, the more so the fuller
+the pool. Decoding requests count, or new users pile onto one replica. `bench/compare_policies.py` compares.
 """
 
 import random
@@ -19,6 +22,7 @@ from policies.least_loaded import work_tokens
 from policies.types import Choice, Replica, Request
 
 _MOST_PINNED = 0.9
+_LEAST_FULLNESS = 0.02  # an empty cache still has to compute the head once; any value up to 0.1 measured the same
 
 
 class PrefixAware:
@@ -43,16 +47,22 @@ class PrefixAware:
         self._random = random.Random(seed)
 
     def choose(self, request: Request, replicas: Sequence[Replica]) -> Choice:
+        """The cheapest replica. Reasons: `only`, `prefix` (none is warmer), `load`, and for ties `room` and `tie`."""
         if len(replicas) == 1:
             return Choice(replicas[0].name, "only")
         costs = [self._cost(request, replica) for replica in replicas]
         least = min(costs)
         best = [replica for replica, cost in zip(replicas, costs, strict=True) if cost == least]
+        reason = "load"
+        if len(best) > 1:
+            emptiest = _emptiest(best)
+            reason = "tie" if len(emptiest) == len(best) else "room"
+            best = emptiest
         chosen = best[0] if len(best) == 1 else self._random.choice(best)
-        warmest = max(replica.matched_blocks for replica in replicas)
-        if warmest and chosen.matched_blocks == warmest:
-            return Choice(chosen.name, "prefix")
-        return Choice(chosen.name, "load" if len(best) == 1 else "tie")
+        matches = [replica.matched_blocks for replica in replicas]
+        if chosen.matched_blocks == max(matches) > min(matches):
+            reason = "prefix"
+        return Choice(chosen.name, reason)
 
     def explained(self, request: Request, replicas: Sequence[Replica]) -> dict[str, float]:
         """What each replica would cost this request, in prompt tokens of a replica of weight 1."""
@@ -63,7 +73,9 @@ class PrefixAware:
         shared = replica.shared_blocks * request.block_tokens
         shared_uncached = max(0, shared - matched)
         private_uncached = request.prompt_tokens - max(matched, shared)
-        own = self._private_cost(replica) * private_uncached + self._shared_cost * shared_uncached
+        fullness = _fullness(replica)
+        own = (self._private_cost(replica) + fullness) * private_uncached
+        own += self._shared_cost * max(fullness, _LEAST_FULLNESS) * shared_uncached
         return work_tokens(replica, self._in_flight_tokens) + own / replica.weight
 
     def _private_cost(self, replica: Replica) -> float:
@@ -71,3 +83,16 @@ class PrefixAware:
             return self._stickiness
         pinned = replica.engine_kv_used_fraction
         return 1.0 + 1.0 / (1.0 - min(pinned or 0.0, _MOST_PINNED))
+
+
+def _fullness(replica: Replica) -> float:
+    """Share of the cache that new blocks would evict from; a replica of unknown size counts as full."""
+    if not replica.capacity_blocks:
+        return 1.0
+    return min(1.0, replica.held_blocks / replica.capacity_blocks)
+
+
+def _emptiest(replicas: Sequence[Replica]) -> list[Replica]:
+    """Of equal costs, the replicas whose caches have most room."""
+    least = min(_fullness(replica) for replica in replicas)
+    return [replica for replica in replicas if _fullness(replica) == least]

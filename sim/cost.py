@@ -36,6 +36,7 @@ class Profile:
     gpu_bytes: int = 0
     weight_bytes: int = 0
     kv_bytes_per_token: int = 0
+    reported_tokens: int = 0
     calibrated: bool = False
     source: str = field(default="", compare=False)
 
@@ -56,9 +57,9 @@ class Profile:
 
     @property
     def capacity_tokens(self) -> int:
-        """KV tokens that fit beside the weights, roughly; 0 when the memory is not stated."""
-        if not self.kv_bytes_per_token:
-            return 0
+        """KV tokens that fit beside the weights: what a real server reported, else a rough sum; 0 when not known."""
+        if self.reported_tokens or not self.kv_bytes_per_token:
+            return self.reported_tokens
         room = self.gpus * (int(self.gpu_bytes * _FREE_FRACTION) - _RUNTIME_BYTES) - self.weight_bytes
         return max(0, room // self.kv_bytes_per_token)
 
@@ -78,6 +79,11 @@ _GPU_GIB = {
     "b300": 270,
     "rtx-pro-6000": 96,
     "rtx-4090": 24,
+}
+_REPORTED_TOKENS = {  # by servers of vLLM 0.12 to 0.19 at their default share of GPU memory
+    "llama-3.1-8b-rtx-4090": 2588 * 16,
+    "qwen3-32b-h100-x2": 307_328,
+    "llama-3.1-70b-h100-x4": 461_376,
 }
 _KERNELS = "kernel times fitted to AIConfigurator's database (3-7 %), engine overhead assumed"
 _FITTED = "kernel times from AIConfigurator, engine overhead fitted to a real vLLM run"
@@ -112,8 +118,9 @@ _ROWS = (
 def _profile(row: tuple[str, str, int, float, float, float, float, float, float, float, float, str]) -> Profile:
     model, gpu, gpus, t0_ms, tw_ms, cg_us, ca_ns, cd_us, ck_ns, d0_ms, d1_us, source = row
     weight_bytes, kv_bytes = _MODELS[model]
+    name = f"{model}-{gpu}" + (f"-x{gpus}" if gpus > 1 else "")
     return Profile(
-        name=f"{model}-{gpu}" + (f"-x{gpus}" if gpus > 1 else ""),
+        name=name,
         model=model,
         gpu=gpu,
         gpus=gpus,
@@ -128,6 +135,7 @@ def _profile(row: tuple[str, str, int, float, float, float, float, float, float,
         gpu_bytes=_GPU_GIB[gpu] * _GIB,
         weight_bytes=weight_bytes,
         kv_bytes_per_token=kv_bytes,
+        reported_tokens=_REPORTED_TOKENS.get(name, 0),
         calibrated=source is not _KERNELS,
         source=source,
     )

@@ -15,11 +15,12 @@ from aiohttp import web
 
 from policies.blocks import Chain, packed
 from sim.cost import Profile
+from sim.emulator_about import add_about
 from sim.emulator_answers import Vocabulary
 from sim.emulator_dialects import dialect_of
-from sim.emulator_metrics import exposition
+from sim.emulator_json import answered, event
 from sim.emulator_pooling import add_pooling
-from sim.emulator_refusals import Refusal, answer_errors, invalid
+from sim.emulator_refusals import answer_errors, engine_death, key_guard, missing
 from sim.emulator_requests import (
     CHAT,
     COMPLETIONS,
@@ -31,13 +32,14 @@ from sim.emulator_requests import (
     read_ask,
     read_body,
     read_model,
-    tokenized,
 )
-from sim.emulator_wire import Choice, Dialect, Usage
-from sim.live import LiveReplica, Reply, finished
-from sim.replica import Job, SimReplica
+from sim.emulator_tokens import add_tokens
+from sim.emulator_wire import DONE, Choice, Dialect, Usage
+from sim.errors import EngineDied
+from sim.jobs import Job
+from sim.live import LiveReplica, Reply, finished, more
+from sim.replica import SimReplica
 
-_VERSION = "0.32.0"
 _KEEP_ALIVE_S = 5.0  # what uvicorn does
 _BODY_BYTES = 64 * 2**20
 _STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8"}
@@ -47,7 +49,6 @@ _STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8"}
 class _Part:
     """One choice of one prompt: its answer in ids, and how it ends."""
 
-    prompt: int
     ids: list[int]
     finish: str
 
@@ -63,15 +64,18 @@ class Emulator:
         tokenize: Tokenize,
         detokenize: Callable[[list[int]], str],
         root: str,
+        api_key: str = "",
     ) -> None:
         self.live = live
         self.limits = limits
         self.started_unix_s = time.time()
         self.url = ""
         self.tokenize = tokenize
+        self.detokenize = detokenize
+        self.root = root
+        self.stopped = 0
         self._vocabulary = vocabulary
-        self._detokenize = detokenize
-        self._root = root
+        self._api_key = api_key
         self._runner: web.AppRunner | None = None
         self._asked = 0
 
@@ -107,21 +111,13 @@ class Emulator:
         await self.live.close()
 
     def _application(self) -> web.Application:
-        app = web.Application(client_max_size=_BODY_BYTES, middlewares=[answer_errors])
+        guards = [key_guard(self._api_key)] if self._api_key else []
+        app = web.Application(client_max_size=_BODY_BYTES, middlewares=[answer_errors, *guards])
         for route in (CHAT, COMPLETIONS, MESSAGES, RESPONSES):
             app.router.add_post(route, self._generate)
-        app.router.add_post("/v1/messages/count_tokens", self._count_tokens)
-        app.router.add_post("/tokenize", self._tokenize_text)
-        app.router.add_post("/detokenize", self._detokenize_ids)
-        app.router.add_post("/reset_prefix_cache", self._reset_prefix_cache)
-        app.router.add_get("/v1/models", self._models)
-        app.router.add_get("/metrics", self._metrics)
-        app.router.add_get("/load", self._load)
-        app.router.add_get("/version", self._version)
-        app.router.add_get("/health", _empty)
-        app.router.add_route("GET", "/ping", _empty)
-        app.router.add_post("/ping", _empty)
         add_pooling(app, self)
+        add_tokens(app, self)
+        add_about(app, self)
         return app
 
     async def _generate(self, http: web.Request) -> web.StreamResponse:
@@ -136,28 +132,34 @@ class Emulator:
             await finished(replies)
         finally:
             self.live.abort(replies)
-        choices = [Choice(self._vocabulary.text(part.ids), part.finish) for part in parts]
-        return web.json_response(dialect.whole(choices, self._usage(ask, parts, replies)))
+        self._count(parts)
+        choices = [Choice(self._vocabulary.text(part.ids), part.ids, part.finish) for part in parts]
+        return answered(dialect.whole(choices, self._usage(ask, parts, replies)))
 
     async def _streamed(
         self, http: web.Request, ask: Ask, dialect: Dialect, parts: Sequence[_Part], replies: Sequence[Reply]
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers=_STREAM_HEADERS)
         await response.prepare(http)
-        bell, escaped = replies[0].bell, self._vocabulary.escaped
+        escaped = self._vocabulary.escaped
         sent = [0] * len(parts)
         left = sum(len(part.ids) for part in parts)
         out = [dialect.head()]  # goes out with the first token
         while left:
-            await bell.wait()
-            bell.clear()
+            try:
+                await more(replies)
+            except EngineDied:
+                await response.write(event(engine_death().body) + DONE)
+                break
             for choice, (part, reply) in enumerate(zip(parts, replies, strict=True)):
                 for position in range(sent[choice], reply.made):
                     finish = part.finish if position + 1 == len(part.ids) else None
-                    out.append(dialect.piece(choice, escaped[part.ids[position]], finish))
+                    token = part.ids[position]
+                    out.append(dialect.piece(choice, token, escaped[token], finish))
                 left -= reply.made - sent[choice]
                 sent[choice] = reply.made
             if not left:
+                self._count(parts)
                 out.append(dialect.tail(self._usage(ask, parts, replies)))
             await response.write(b"".join(out))
             out.clear()
@@ -167,14 +169,16 @@ class Emulator:
     def _planned(self, ask: Ask) -> tuple[list[_Part], list[Job]]:
         root = Chain.root(self.limits.model, ask.adapter, ask.salt)
         parts, jobs = [], []
-        for number, prompt in enumerate(ask.prompts):
+        for prompt in ask.prompts:
             data = packed(prompt)
             room = self.limits.max_model_len - len(prompt)
+            wanted = room if ask.ignore_eos else None
+            if ask.max_tokens is not None:
+                wanted = min(ask.max_tokens, room)
             for choice in range(ask.choices):
-                wanted = None if ask.max_tokens is None else min(ask.max_tokens, room)
                 ids = self._vocabulary.answer(data, choice, wanted)[:room]
                 finish = "stop" if wanted is None and len(ids) < room else "length"
-                parts.append(_Part(number, ids, finish))
+                parts.append(_Part(ids, finish))
                 jobs.append(self.job(root, prompt, ids, reads_cache=ask.reads_cache))
         return parts, jobs
 
@@ -184,67 +188,31 @@ class Emulator:
         block_tokens = self.engine.cache.block_tokens
         return Job.of(str(self._asked), root, prompt, output, block_tokens, reads_cache=reads_cache)
 
+    def answer_id(self, kind: str) -> str:
+        """An id for the answer to the request that was planned last."""
+        return f"{kind}-{self._answer_name()}"
+
     def _answer_name(self) -> str:
         return hashlib.sha256(f"{self.engine.name} {self._asked}".encode()).hexdigest()[:16]
+
+    def _count(self, parts: Sequence[_Part]) -> None:
+        self.stopped += sum(part.finish == "stop" for part in parts)
 
     def _usage(self, ask: Ask, parts: Sequence[_Part], replies: Sequence[Reply]) -> Usage:
         firsts = replies[:: ask.choices]
         block_tokens = self.engine.cache.block_tokens
         cached = sum(reply.cached_tokens for reply in firsts)
         full = sum(len(prompt) // block_tokens * block_tokens for prompt in ask.prompts)
-        return Usage(sum(map(len, ask.prompts)), cached, max(0, full - cached), sum(len(part.ids) for part in parts))
-
-    async def _count_tokens(self, http: web.Request) -> web.Response:
-        body = await self.read(http, "messages")
-        count = len(tokenized(MESSAGES, body, self.tokenize))
-        return web.json_response({"input_tokens": count, "context_management": {"original_input_tokens": count}})
-
-    async def _tokenize_text(self, http: web.Request) -> web.Response:
-        body = await self.read(http)
-        if "messages" not in body and "prompt" not in body:
-            raise invalid("missing", "body.prompt", "Field required")
-        ids = tokenized(CHAT if "messages" in body else COMPLETIONS, body, self.tokenize)
-        strings = [self._detokenize([token]) for token in ids] if body.get("return_token_strs") else None
-        answer = {"count": len(ids), "max_model_len": self.limits.max_model_len, "tokens": ids, "token_strs": strings}
-        return web.json_response(answer)
-
-    async def _detokenize_ids(self, http: web.Request) -> web.Response:
-        body = await self.read(http, "tokens")
-        try:
-            return web.json_response({"prompt": self._detokenize(body["tokens"])})
-        except (ValueError, TypeError, IndexError, KeyError, OverflowError) as error:
-            raise Refusal(400, f"The tokens cannot be detokenized: {type(error).__name__}") from error
+        return Usage(ask.prompt_tokens, cached, max(0, full - cached), sum(len(part.ids) for part in parts))
 
     async def read(self, http: web.Request, *needed: str) -> dict[str, Any]:
         """The body of a request for a model of ours."""
         body = read_body(await http.read(), http.headers.get("Content-Type", ""))
         for field in needed:
             if field not in body:
-                raise invalid("missing", f"body.{field}", "Field required")
+                raise missing(field, body)
         read_model(body, self.limits)
         return body
-
-    async def _models(self, http: web.Request) -> web.Response:  # noqa: ARG002
-        base = self._card(self.limits.model, self._root, None) | {"max_model_len": self.limits.max_model_len}
-        adapters = [self._card(name, f"/adapters/{name}", self.limits.model) for name in self.limits.adapters]
-        return web.json_response({"object": "list", "data": [base, *adapters]})
-
-    def _card(self, name: str, root: str, parent: str | None) -> dict[str, Any]:
-        created = int(self.started_unix_s)
-        return {"id": name, "object": "model", "created": created, "owned_by": "vllm", "root": root, "parent": parent}
-
-    async def _metrics(self, http: web.Request) -> web.Response:  # noqa: ARG002
-        text = exposition(self.engine, self.limits.model, self.started_unix_s)
-        return web.Response(text=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
-
-    async def _load(self, http: web.Request) -> web.Response:  # noqa: ARG002
-        return web.json_response({"server_load": self.live.live})
-
-    async def _version(self, http: web.Request) -> web.Response:  # noqa: ARG002
-        return web.json_response({"version": _VERSION})
-
-    async def _reset_prefix_cache(self, http: web.Request) -> web.Response:  # noqa: ARG002
-        return web.json_response({"success": self.engine.clear_cache()})
 
 
 async def start(
@@ -265,8 +233,14 @@ async def start(
     root: str = "",
     adapters: Sequence[str] = (),
     vocabulary_tokens: int = 4096,
+    vocabulary_size: int = 2**31,
+    api_key: str = "",
 ) -> Emulator:
-    """Start one emulated server. `vocabulary_tokens` is how many ids, from 0, the model may say."""
+    """Start one emulated server.
+
+    `vocabulary_tokens` is how many ids, from 0, the model may say; a prompt's ids are below `vocabulary_size`. With an
+    `api_key` the paths below /v1 and /v2 want it as a bearer.
+    """
     engine = SimReplica(
         name,
         profile,
@@ -278,15 +252,12 @@ async def start(
     longest = min(max_model_len, engine.cache.usable_blocks * block_tokens)
     emulator = Emulator(
         LiveReplica(engine, speed),
-        Limits(model, tuple(adapters), longest),
+        Limits(model, tuple(adapters), longest, vocabulary_size),
         Vocabulary(detokenize, vocabulary_tokens),
         tokenize,
         detokenize,
         root or model,
+        api_key,
     )
     await emulator.listen(host, port)
     return emulator
-
-
-async def _empty(http: web.Request) -> web.Response:  # noqa: ARG001
-    return web.Response()

@@ -4,30 +4,23 @@ The one rule: each text is a job of one step for the engine, so it queues, fills
 requests do; the numbers that come back are drawn from a hash of the texts.
 """
 
+import base64
 import hashlib
+import struct
+import time
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from aiohttp import web
 
-from policies.blocks import Chain
+from policies.blocks import Chain, packed
+from sim.emulator_json import answered
 from sim.emulator_refusals import invalid
-from sim.emulator_requests import COMPLETIONS, Limits, Tokenize, tokenized
-from sim.live import LiveReplica, finished
-from sim.replica import Job
+from sim.emulator_requests import read_prompts
+from sim.emulator_server import Server
+from sim.live import finished
 
 _DIMENSIONS = 16
-
-
-class Server(Protocol):
-    """What these routes need of the emulator."""
-
-    live: LiveReplica
-    limits: Limits
-    tokenize: Tokenize
-
-    async def read(self, http: web.Request, *needed: str) -> dict[str, Any]: ...
-    def job(self, root: Chain, prompt: Sequence[int], output: Sequence[int], *, reads_cache: bool = True) -> Job: ...
 
 
 def add_pooling(app: web.Application, server: Server) -> None:
@@ -35,10 +28,14 @@ def add_pooling(app: web.Application, server: Server) -> None:
 
     async def embeddings(http: web.Request) -> web.Response:
         body = await server.read(http, "input")
-        texts = _texts(body["input"], "input")
-        tokens = await _computed(server, texts)
-        data = [{"object": "embedding", "index": i, "embedding": _vector(text)} for i, text in enumerate(texts)]
-        return web.json_response(_listed(server, {"object": "list", "data": data}, tokens))
+        prompts = read_prompts(body["input"], "input", server.limits, server.tokenize)
+        tokens = await _computed(server, prompts)
+        as_text = body.get("encoding_format") == "base64"
+        data = [
+            {"index": index, "object": "embedding", "embedding": _base64(vector) if as_text else vector}
+            for index, vector in enumerate(map(_vector, prompts))
+        ]
+        return answered(_listed(server, "embd", data, tokens))
 
     async def score(http: web.Request) -> web.Response:
         body = await server.read(http, "text_1", "text_2")
@@ -46,25 +43,25 @@ def add_pooling(app: web.Application, server: Server) -> None:
         if len(left) == 1:
             left *= len(right)
         if len(left) != len(right):
-            raise invalid("value_error", "body.text_2", "text_1 and text_2 must be of one length")
-        pairs = [f"{a}{b}" for a, b in zip(left, right, strict=True)]
-        tokens = await _computed(server, pairs)
-        data = [{"index": i, "object": "score", "score": _score(pair)} for i, pair in enumerate(pairs)]
-        return web.json_response(_listed(server, {"object": "list", "data": data}, tokens))
+            raise invalid("value_error", "body.text_2", "text_1 and text_2 must be of one length", right)
+        scores, tokens = await _scored(server, list(zip(left, right, strict=True)))
+        data = [{"index": index, "object": "score", "score": value} for index, value in enumerate(scores)]
+        return answered(_listed(server, "score", data, tokens))
 
     async def rerank(http: web.Request) -> web.Response:
         body = await server.read(http, "query", "documents")
         documents = _texts(body["documents"], "documents")
-        pairs = [f"{body['query']}{document}" for document in documents]
-        tokens = await _computed(server, pairs)
-        scores = [_score(pair) for pair in pairs]
+        scores, tokens = await _scored(server, [(str(body["query"]), document) for document in documents])
         results = [
-            {"index": i, "document": {"text": documents[i]}, "relevance_score": scores[i]}
-            for i in sorted(range(len(scores)), key=lambda i: -scores[i])
+            {"index": index, "document": {"text": documents[index]}, "relevance_score": scores[index]}
+            for index in sorted(range(len(scores)), key=lambda index: -scores[index])
         ]
         top = body.get("top_n")
         kept = results[:top] if isinstance(top, int) and top > 0 else results
-        return web.json_response({"model": server.limits.model, "usage": {"total_tokens": tokens}, "results": kept})
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        return answered(
+            {"id": server.answer_id("rerank"), "model": server.limits.model, "usage": usage, "results": kept}
+        )
 
     app.router.add_post("/v1/embeddings", embeddings)
     for path in ("/score", "/v1/score"):
@@ -73,16 +70,22 @@ def add_pooling(app: web.Application, server: Server) -> None:
         app.router.add_post(path, rerank)
 
 
-async def _computed(server: Server, texts: Sequence[str]) -> int:
-    """Run the texts through the engine; their tokens."""
+async def _computed(server: Server, prompts: Sequence[Sequence[int]]) -> int:
+    """Run the prompts through the engine; their tokens."""
     root = Chain.root(server.limits.model)
-    prompts = [tokenized(COMPLETIONS, {"prompt": text}, server.tokenize) for text in texts]
     replies = server.live.submit([server.job(root, prompt, [0]) for prompt in prompts])
     try:
         await finished(replies)
     finally:
         server.live.abort(replies)
+    server.stopped += len(replies)
     return sum(map(len, prompts))
+
+
+async def _scored(server: Server, pairs: Sequence[tuple[str, str]]) -> tuple[list[float], int]:
+    prompts = read_prompts([first + second for first, second in pairs], "input", server.limits, server.tokenize)
+    tokens = await _computed(server, prompts)
+    return [_digest(prompt)[0] / 255 for prompt in prompts], tokens
 
 
 def _texts(value: object, field: str) -> list[str]:
@@ -90,18 +93,22 @@ def _texts(value: object, field: str) -> list[str]:
         return [value]
     if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
         return value
-    raise invalid("string_type", f"body.{field}", "Input should be a valid string or a list of strings")
+    raise invalid("string_type", f"body.{field}", "Input should be a valid string or a list of strings", value)
 
 
-def _listed(server: Server, body: dict[str, Any], tokens: int) -> dict[str, Any]:
+def _listed(server: Server, kind: str, data: list[dict[str, Any]], tokens: int) -> dict[str, Any]:
     usage = {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0, "prompt_tokens_details": None}
-    return body | {"model": server.limits.model, "usage": usage}
+    head = {"id": server.answer_id(kind), "object": "list", "created": int(time.time())}
+    return head | {"model": server.limits.model, "data": data, "usage": usage}
 
 
-def _vector(text: str) -> list[float]:
-    digest = hashlib.shake_128(text.encode("utf-8", "surrogatepass")).digest(_DIMENSIONS)
-    return [byte / 127.5 - 1 for byte in digest]
+def _vector(prompt: Sequence[int]) -> list[float]:
+    return [byte / 127.5 - 1 for byte in _digest(prompt)]
 
 
-def _score(text: str) -> float:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[0] / 255
+def _base64(vector: Sequence[float]) -> str:
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+
+
+def _digest(prompt: Sequence[int]) -> bytes:
+    return hashlib.shake_128(packed(prompt)).digest(_DIMENSIONS)

@@ -4,11 +4,16 @@ The one rule: errors about values name the parameter, errors about the body's sh
 paths and methods get the bare `detail` of the web framework below vLLM.
 """
 
-from collections.abc import Awaitable, Callable
+import hmac
+from collections.abc import Mapping
 
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+from sim.emulator_json import answered
+from sim.errors import EngineDied
+
+_GUARDED = ("/v1/", "/v2/")  # an API key guards these and nothing else: /tokenize, /metrics, /load stay open
 
 
 class Refusal(Exception):  # noqa: N818 -- an answer, not a fault
@@ -20,11 +25,24 @@ class Refusal(Exception):  # noqa: N818 -- an answer, not a fault
         self.body = {"error": {"message": message, "type": kind, "param": param, "code": status}}
 
 
-def invalid(kind: str, where: str, message: str) -> Refusal:
-    """A body that does not fit the schema."""
-    return Refusal(
-        400, f"1 validation error:\n  {{'type': '{kind}', 'loc': '{where}', 'msg': '{message}'}}", "Bad Request", where
-    )
+def invalid(kind: str, where: str, message: str, given: object, *, cause: str = "") -> Refusal:
+    """A body that does not fit the schema at `where`. What was `given` is not repeated, only its size."""
+    size = f"<{type(given).__name__} of {len(given)} items>" if isinstance(given, dict | list) else "<value>"
+    shown = "None" if given is None else size
+    context = f", 'ctx': {{'error': '{cause}'}}" if cause else ""
+    detail = f"{{'type': '{kind}', 'loc': '{where}', 'msg': '{message}', 'input': '{shown}'{context}}}"
+    return Refusal(400, f"1 validation error:\n  {detail}", "Bad Request", where)
+
+
+def missing(field: str, body: Mapping[str, object]) -> Refusal:
+    """The body lacks a field it must have."""
+    return invalid("missing", f"body.{field}", "Field required", dict(body))
+
+
+def engine_death() -> Refusal:
+    """What a request gets that the engine will never finish."""
+    message = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+    return Refusal(500, message, "InternalServerError")
 
 
 @web.middleware
@@ -33,9 +51,24 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
     try:
         return await handler(request)
     except Refusal as refusal:
-        return web.json_response(refusal.body, status=refusal.status)
+        return answered(refusal.body, refusal.status)
+    except EngineDied:
+        return answered(engine_death().body, 500)
     except web.HTTPNotFound:
-        return web.json_response({"detail": "Not Found"}, status=404)
+        return answered({"detail": "Not Found"}, 404)
     except web.HTTPMethodNotAllowed as error:
-        headers = {"Allow": ", ".join(sorted(error.allowed_methods))}
-        return web.json_response({"detail": "Method Not Allowed"}, status=405, headers=headers)
+        return answered({"detail": "Method Not Allowed"}, 405, {"Allow": ", ".join(sorted(error.allowed_methods))})
+
+
+def key_guard(api_key: str) -> Middleware:
+    """Let through to the guarded paths only those who bring this key."""
+    wanted = f"Bearer {api_key}".encode()
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        brought = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+        if request.path.startswith(_GUARDED) and not hmac.compare_digest(brought, wanted):
+            return answered({"error": "Unauthorized"}, 401)
+        return await handler(request)
+
+    return guard

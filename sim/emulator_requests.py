@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sim.emulator_refusals import Refusal, invalid
+from sim.emulator_refusals import Refusal, invalid, missing
 
 Tokenize = Callable[[str, dict[str, Any]], list[int]]
 
@@ -22,15 +22,17 @@ _LENGTH_FIELDS = {
     RESPONSES: ("max_output_tokens",),
 }
 _COMPLETION_TOKENS = 16  # what /v1/completions makes when the request names no length
+_MOST_CHOICES = 16_384
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What this server serves."""
+    """What this server serves. Token ids of a prompt are below `vocabulary_size`."""
 
     model: str
     adapters: tuple[str, ...]
     max_model_len: int
+    vocabulary_size: int = 2**31
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,26 +47,33 @@ class Ask:
     max_tokens: int | None
     stream: bool
     include_usage: bool
+    continuous_usage: bool
+    return_token_ids: bool
+    ignore_eos: bool
     salt: str
     tool: str | None
     reads_cache: bool
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(map(len, self.prompts))
 
 
 def read_body(raw: bytes, content_type: str) -> dict[str, Any]:
     """The JSON object of a request."""
     if not raw:
-        raise invalid("missing", "body", "Field required")
+        raise invalid("missing", "body", "Field required", None)
     if content_type.partition(";")[0].strip().lower() != "application/json":
         message = "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed"
         raise Refusal(400, message, "Bad Request")
     try:
         body = json.loads(raw)
     except json.JSONDecodeError as error:
-        raise invalid("json_invalid", f"body.{error.pos}", "JSON decode error") from None
-    except UnicodeDecodeError:
-        raise invalid("json_invalid", "body", "JSON decode error") from None
+        raise invalid("json_invalid", f"body.{error.pos}", "JSON decode error", {}, cause=error.msg) from None
+    except (UnicodeDecodeError, RecursionError):
+        raise invalid("json_invalid", "body", "JSON decode error", {}) from None
     if not isinstance(body, dict):
-        raise invalid("dict_type", "body", "Input should be a valid dictionary")
+        raise invalid("dict_type", "body", "Input should be a valid dictionary", body)
     return body
 
 
@@ -81,47 +90,64 @@ def read_model(body: Mapping[str, Any], limits: Limits) -> tuple[str, str]:
 
 def read_ask(route: str, body: dict[str, Any], limits: Limits, tokenize: Tokenize) -> Ask:
     """The request, tokenized and checked."""
-    field = _PROMPT_FIELD[route]
-    if field not in body:
-        raise invalid("missing", f"body.{field}", "Field required")
-    if route == MESSAGES and "max_tokens" not in body:
-        raise invalid("missing", "body.max_tokens", "Field required")
+    for field in (_PROMPT_FIELD[route], *(("max_tokens",) if route == MESSAGES else ())):
+        if field not in body:
+            raise missing(field, body)
     model, adapter = read_model(body, limits)
     salt = _salt(body)
     _check_sampling(body)
-    asked = _max_tokens(route, body, limits)
-    prompts = tuple(tuple(ids) for ids in _prompts(route, body, tokenize))
-    for ids in prompts:
-        _check_length(len(ids), limits)
-    options = body.get("stream_options") or {}
+    options = body.get("stream_options")
+    options = options if isinstance(options, dict) and route in (CHAT, COMPLETIONS) else {}
+    include_usage = bool(options.get("include_usage"))
     return Ask(
         route=route,
         model=model,
         adapter=adapter,
-        prompts=prompts,
-        choices=_count(body, "n", 1),
-        max_tokens=asked,
+        max_tokens=_max_tokens(route, body, limits),
+        prompts=tuple(_prompts(route, body, limits, tokenize)),
+        choices=_count(body, "n", 1, _MOST_CHOICES) if route in (CHAT, COMPLETIONS) else 1,
         stream=bool(body.get("stream")),
-        include_usage=isinstance(options, dict) and bool(options.get("include_usage")),
+        include_usage=include_usage,
+        continuous_usage=include_usage and bool(options.get("continuous_usage_stats")),
+        return_token_ids=bool(body.get("return_token_ids")),
+        ignore_eos=bool(body.get("ignore_eos")),
         salt=salt,
-        tool=_forced_tool(body) if route in (CHAT, MESSAGES) else None,
+        tool=_forced_tool(body) if route != COMPLETIONS else None,
         reads_cache=body.get("prompt_logprobs") is None,
     )
 
 
-def _prompts(route: str, body: dict[str, Any], tokenize: Tokenize) -> list[list[int]]:
-    if route != COMPLETIONS:
-        return [tokenized(route, body, tokenize)]
-    prompt = body["prompt"]
-    if isinstance(prompt, str):
-        return [tokenized(route, body, tokenize)]
-    if not isinstance(prompt, list) or not prompt:
-        raise invalid("string_type", "body.prompt", "Input should be a valid string or a list")
-    if all(_is_id(item) for item in prompt):
-        return [_ids(prompt)]
+def _prompts(route: str, body: dict[str, Any], limits: Limits, tokenize: Tokenize) -> list[tuple[int, ...]]:
+    prompt = body["prompt"] if route == COMPLETIONS else None
+    if prompt is None or isinstance(prompt, str):
+        return [read_text(route, body, limits, tokenize)]
+    return read_prompts(prompt, "prompt", limits, tokenize)
+
+
+def read_prompts(given: object, field: str, limits: Limits, tokenize: Tokenize) -> list[tuple[int, ...]]:
+    """The prompts of a field that holds a text, token ids, or a list of either."""
+    if isinstance(given, str):
+        return [read_text(COMPLETIONS, {"prompt": given}, limits, tokenize)]
+    if not isinstance(given, list) or not given:
+        raise invalid("string_type", f"body.{field}", "Input should be a valid string or a list", given)
+    if all(_is_id(item) for item in given):
+        return [_ids(given, field, limits)]
     return [
-        tokenized(route, {**body, "prompt": item}, tokenize) if isinstance(item, str) else _ids(item) for item in prompt
+        read_text(COMPLETIONS, {"prompt": item}, limits, tokenize)
+        if isinstance(item, str)
+        else _ids(item, field, limits)
+        for item in given
     ]
+
+
+def read_text(route: str, body: dict[str, Any], limits: Limits, tokenize: Tokenize) -> tuple[int, ...]:
+    """Token ids of a body, as many as may be. vLLM stops to count a text that is too long."""
+    ids = tokenized(route, body, tokenize)
+    if len(ids) > limits.max_model_len:
+        raise _too_long(limits.max_model_len + 1, limits, "at least ")
+    if len(ids) == limits.max_model_len:
+        raise _too_long(len(ids), limits)
+    return tuple(ids)
 
 
 def tokenized(route: str, body: dict[str, Any], tokenize: Tokenize) -> list[int]:
@@ -139,13 +165,15 @@ def _is_id(item: object) -> bool:
     return isinstance(item, int) and not isinstance(item, bool)
 
 
-def _ids(item: object) -> list[int]:
+def _ids(item: object, field: str, limits: Limits) -> tuple[int, ...]:
     if not isinstance(item, list) or not item or not all(_is_id(token) for token in item):
-        raise invalid("list_type", "body.prompt", "Input should be a valid list of token ids")
+        raise invalid("list_type", f"body.{field}", "Input should be a valid list of token ids", item)
     for token in item:
-        if not 0 <= token < 2**31:
+        if not 0 <= token < limits.vocabulary_size:
             raise Refusal(400, f"Token id {token} is out of vocabulary")
-    return item
+    if len(item) >= limits.max_model_len:
+        raise _too_long(len(item), limits)
+    return tuple(item)
 
 
 def _salt(body: Mapping[str, Any]) -> str:
@@ -172,14 +200,15 @@ def _check_sampling(body: Mapping[str, Any]) -> None:
         raise Refusal(400, message, param="temperature")
 
 
-def _count(body: Mapping[str, Any], field: str, default: int) -> int:
+def _count(body: Mapping[str, Any], field: str, default: int, most: int = 2**31) -> int:
     value = body.get(field)
     if value is None:
         return default
     if not _is_id(value):
-        raise invalid("int_type", f"body.{field}", "Input should be a valid integer")
-    if value < 1:
-        raise Refusal(400, f"{field} must be at least 1, got {value}. (parameter={field}, value={value})", param=field)
+        raise invalid("int_type", f"body.{field}", "Input should be a valid integer", value)
+    if not 1 <= value <= most:
+        bound = "at least 1" if value < 1 else f"at most {most}"
+        raise Refusal(400, f"{field} must be {bound}, got {value}. (parameter={field}, value={value})", param=field)
     return int(value)
 
 
@@ -198,14 +227,13 @@ def _max_tokens(route: str, body: Mapping[str, Any], limits: Limits) -> int | No
     return _COMPLETION_TOKENS if route == COMPLETIONS else None
 
 
-def _check_length(tokens: int, limits: Limits) -> None:
-    if tokens >= limits.max_model_len:
-        message = (
-            f"This model's maximum context length is {limits.max_model_len} tokens. However, your prompt contains "
-            f"{tokens} input tokens, which exceeds this limit even without any output tokens. Please reduce the length "
-            f"of the input prompt. (parameter=input_tokens, value={tokens})"
-        )
-        raise Refusal(400, message, param="input_tokens")
+def _too_long(tokens: int, limits: Limits, about: str = "") -> Refusal:
+    message = (
+        f"This model's maximum context length is {limits.max_model_len} tokens. However, your prompt contains "
+        f"{about}{tokens} input tokens, which exceeds this limit even without any output tokens. Please reduce the "
+        f"length of the input prompt. (parameter=input_tokens, value={tokens})"
+    )
+    return Refusal(400, message, param="input_tokens")
 
 
 def _forced_tool(body: Mapping[str, Any]) -> str | None:
@@ -220,7 +248,6 @@ def _forced_tool(body: Mapping[str, Any]) -> str | None:
     if choice not in ("required", "any") or not isinstance(tools, list) or not tools:
         return None
     first = tools[0]
-    if not isinstance(first, dict):
-        return None
-    name = first.get("function", first).get("name")
+    function = first.get("function", first) if isinstance(first, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
     return name if isinstance(name, str) else None

@@ -1,7 +1,7 @@
 """How chat and text completions look on the wire, plain and streamed: the field names and order of vLLM 0.32.
 
 The one rule: everything of a stream that does not change from token to token is formatted once, so a token costs a few
-bytes joined. The event-shaped dialects, messages and responses, are in `emulator_events`.
+bytes joined. The event-shaped dialects are in `emulator_messages` and `emulator_responses`.
 """
 
 import json
@@ -9,8 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from sim.emulator_json import around, event, unescaped
+from sim.emulator_requests import Ask
+
 FINGERPRINT = "vllm-0.32.0-simulated"
 DONE = b"data: [DONE]\n\n"
+MARK = "\ue000"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +32,18 @@ class Choice:
     """One finished answer; `finish` is "length" or "stop"."""
 
     text: str
+    ids: Sequence[int]
     finish: str
 
 
 class Dialect(Protocol):
-    """One request's way of answering. `escaped` is text as the inside of a JSON string."""
+    """One request's way of answering. `escaped` is a token's text as the inside of a JSON string."""
 
     def head(self) -> bytes:
         """What a stream begins with, before any token."""
 
-    def piece(self, choice: int, escaped: bytes, finish: str | None) -> bytes:
-        """Some new text of one choice, the last when `finish` is given."""
+    def piece(self, choice: int, token: int, escaped: bytes, finish: str | None) -> bytes:
+        """One new token of one choice, the last when `finish` is given."""
 
     def tail(self, usage: Usage) -> bytes:
         """What a stream ends with."""
@@ -47,63 +52,49 @@ class Dialect(Protocol):
         """The answer to a request that is not streamed."""
 
 
-def compact(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def around(value: object, mark: str) -> tuple[bytes, bytes]:
-    """A formatted value split where the string `mark` stands in it, quotes kept."""
-    before, _, after = compact(value).partition(mark.encode())
-    return before, after
-
-
-_MARK = "\ue000"
-
-
 class Chat:
     """`/v1/chat/completions`. With a forced tool the text becomes the argument of one call of it."""
 
-    def __init__(
-        self, answer_id: str, created: int, model: str, *, choices: int, tool: str | None, include_usage: bool
-    ) -> None:
+    def __init__(self, answer_id: str, created: int, ask: Ask) -> None:
         self._answer_id = answer_id
         self._created = created
-        self._model = model
-        self._choices = choices
-        self._tool = tool
-        self._include_usage = include_usage
-        self._text = around(self._chunk(0, {"content": _MARK}, {}), _MARK)
+        self._ask = ask
+        self._running = _RunningUsage(ask)
+        self._plain = ask.tool is None and not ask.return_token_ids and not ask.continuous_usage
+        self._text = around(self._chunk({"index": 0, "delta": {"content": MARK}} | _OPEN), MARK)
 
     def head(self) -> bytes:
         out = []
-        for choice in range(self._choices):
-            event = self._chunk(choice, {"role": "assistant", "content": ""}, {})
-            out.append(_event(event | {"prompt_token_ids": None, "prompt_text": None}))
-            if self._tool is not None:
-                function = {"name": self._tool, "arguments": '{"text":"'}
-                call = {"id": self._call_id(choice), "type": "function", "index": 0, "function": function}
-                out.append(_event(self._chunk(choice, {"tool_calls": [call]}, {})))
+        ids = list(self._ask.prompts[0]) if self._ask.return_token_ids else None
+        for index in range(self._ask.choices):
+            first = {"index": index, "delta": {"role": "assistant", "content": ""}}
+            chunk = self._chunk(first | {"logprobs": None, "finish_reason": None}) | self._running.shown(index)
+            out.append(event(chunk | {"prompt_token_ids": ids, "prompt_text": None}))
+            if self._ask.tool is not None:
+                function = {"name": self._ask.tool, "arguments": '{"text":"'}
+                call = {"id": self._call_id(index), "type": "function", "index": 0, "function": function}
+                out.append(event(self._chunk({"index": index, "delta": {"tool_calls": [call]}} | _OPEN)))
         return b"".join(out)
 
-    def piece(self, choice: int, escaped: bytes, finish: str | None) -> bytes:
-        if self._tool is None and finish is None and choice == 0:
+    def piece(self, choice: int, token: int, escaped: bytes, finish: str | None) -> bytes:
+        if self._plain and finish is None and choice == 0:
             before, after = self._text
             return b"data: " + before + escaped + after + b"\n\n"
-        text = json.loads(b'"' + escaped + b'"')
-        if self._tool is None:
-            delta: dict[str, Any] = {"content": text}
+        if self._ask.tool is None:
+            delta: dict[str, Any] = {"content": unescaped(escaped)}
         else:
             inner = escaped.decode() + ('"}' if finish else "")
             delta = {"tool_calls": [{"index": 0, "function": {"arguments": inner}}]}
-        end = {} if finish is None else {"finish_reason": self._finish(finish), "stop_reason": None}
-        return _event(self._chunk(choice, delta, end))
+        body = {"index": choice, "delta": delta, "logprobs": None}
+        body |= {"finish_reason": None} if finish is None else {"finish_reason": self._finish(finish)}
+        body |= {} if finish is None else {"stop_reason": None}
+        body["token_ids"] = [token] if self._ask.return_token_ids else None
+        chunk = self._chunk(body) | self._running.counted(choice)
+        return event(chunk | _fingerprint(self._ask, finish))
 
     def tail(self, usage: Usage) -> bytes:
-        if not self._include_usage:
-            return DONE
         details = {"cached_tokens": usage.cached, "created_cache_tokens": usage.created}
-        last = self._base("chat.completion.chunk") | {"choices": [], "usage": _usage(usage, details)}
-        return _event(last | {"system_fingerprint": FINGERPRINT}) + DONE
+        return _tail(self._ask, self._base("chat.completion.chunk"), usage, details)
 
     def whole(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:
         details = {"cached_tokens": usage.cached, "created_cache_tokens": usage.created, "multimodal_tokens": None}
@@ -113,16 +104,17 @@ class Chat:
             "system_fingerprint": FINGERPRINT,
             "usage": _usage(usage, details) | {"completion_tokens_details": None},
             "prompt_logprobs": None,
-            "prompt_token_ids": None,
+            "prompt_token_ids": list(self._ask.prompts[0]) if self._ask.return_token_ids else None,
             "prompt_text": None,
-            "kv_transfer_params": None,
+            **_UNUSED,
         }
 
     def _whole_choice(self, index: int, choice: Choice) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
         message |= {"annotations": None, "audio": None, "function_call": None, "reasoning": None}
-        if self._tool is not None:
-            function = {"name": self._tool, "arguments": json.dumps({"text": choice.text}, separators=(",", ":"))}
+        if self._ask.tool is not None:
+            arguments = json.dumps({"text": choice.text}, separators=(",", ":"))
+            function = {"name": self._ask.tool, "arguments": arguments}
             message["content"] = None
             message["tool_calls"] = [{"id": self._call_id(index), "type": "function", "function": function}]
         return {
@@ -131,81 +123,122 @@ class Chat:
             "logprobs": None,
             "finish_reason": self._finish(choice.finish),
             "stop_reason": None,
-            "token_ids": None,
+            "token_ids": list(choice.ids) if self._ask.return_token_ids else None,
+            "routed_experts": None,
         }
 
     def _finish(self, finish: str) -> str:
-        return finish if self._tool is None else "tool_calls"
+        return finish if self._ask.tool is None else "tool_calls"
 
     def _call_id(self, choice: int) -> str:
         return f"chatcmpl-tool-{self._answer_id.rpartition('-')[2]}{choice}"
 
     def _base(self, kind: str) -> dict[str, Any]:
-        return {"id": self._answer_id, "object": kind, "created": self._created, "model": self._model}
+        return {"id": self._answer_id, "object": kind, "created": self._created, "model": self._ask.model}
 
-    def _chunk(self, choice: int, delta: dict[str, Any], end: dict[str, Any]) -> dict[str, Any]:
-        one = {"index": choice, "delta": delta, "logprobs": None, "finish_reason": None} | end
-        return self._base("chat.completion.chunk") | {"choices": [one | {"token_ids": None}]}
+    def _chunk(self, choice: dict[str, Any]) -> dict[str, Any]:
+        return self._base("chat.completion.chunk") | {"choices": [choice]}
 
 
 class Completions:
     """`/v1/completions`."""
 
-    def __init__(self, answer_id: str, created: int, model: str, *, include_usage: bool) -> None:
+    def __init__(self, answer_id: str, created: int, ask: Ask) -> None:
         self._answer_id = answer_id
         self._created = created
-        self._model = model
-        self._include_usage = include_usage
-        self._text = around(self._chunk(0, _MARK, None), _MARK)
+        self._ask = ask
+        self._running = _RunningUsage(ask)
+        self._plain = not ask.return_token_ids and not ask.continuous_usage
+        self._begun: set[int] = set()
+        self._text = around(self._chunk(0, MARK, None, None, None), MARK)
 
     def head(self) -> bytes:
         return b""
 
-    def piece(self, choice: int, escaped: bytes, finish: str | None) -> bytes:
-        if finish is None and choice == 0:
+    def piece(self, choice: int, token: int, escaped: bytes, finish: str | None) -> bytes:
+        if self._plain and finish is None and choice == 0:
             before, after = self._text
             return b"data: " + before + escaped + after + b"\n\n"
-        return _event(self._chunk(choice, json.loads(b'"' + escaped + b'"'), finish))
+        prompt = None
+        if self._ask.return_token_ids and choice not in self._begun:
+            prompt = self._prompt(choice)
+            self._begun.add(choice)
+        ids = [token] if self._ask.return_token_ids else None
+        chunk = self._chunk(choice, unescaped(escaped), finish, prompt, ids) | self._running.counted(choice)
+        return event(chunk | _fingerprint(self._ask, finish))
 
     def tail(self, usage: Usage) -> bytes:
-        if not self._include_usage:
-            return DONE
-        body = _usage(usage, {"cached_tokens": usage.cached})
-        last = self._base() | {"choices": [], "usage": body, "system_fingerprint": FINGERPRINT}
-        return _event(last) + DONE
+        return _tail(self._ask, self._base(), usage, {"cached_tokens": usage.cached})
 
     def whole(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:
         details = {"cached_tokens": usage.cached, "created_cache_tokens": None, "multimodal_tokens": None}
         return self._base() | {
-            "choices": [
-                self._choice(index, choice.text, choice.finish) | {"prompt_logprobs": None, "prompt_token_ids": None}
-                for index, choice in enumerate(choices)
-            ],
+            "choices": [self._whole_choice(index, choice) for index, choice in enumerate(choices)],
             "service_tier": None,
             "system_fingerprint": FINGERPRINT,
             "usage": _usage(usage, details) | {"completion_tokens_details": None},
-            "kv_transfer_params": None,
+            **_UNUSED,
         }
+
+    def _whole_choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        asked = self._ask.return_token_ids
+        return self._choice(index, choice.text, choice.finish) | {
+            "token_ids": list(choice.ids) if asked else None,
+            "prompt_logprobs": None,
+            "prompt_token_ids": self._prompt(index) if asked else None,
+            "routed_experts": None,
+        }
+
+    def _prompt(self, choice: int) -> list[int]:
+        return list(self._ask.prompts[choice // self._ask.choices])
 
     def _base(self) -> dict[str, Any]:
-        return {"id": self._answer_id, "object": "text_completion", "created": self._created, "model": self._model}
+        model = self._ask.model
+        return {"id": self._answer_id, "object": "text_completion", "created": self._created, "model": model}
 
-    def _choice(self, index: int, text: str, finish: str | None) -> dict[str, Any]:
-        return {
-            "index": index,
-            "text": text,
-            "logprobs": None,
-            "finish_reason": finish,
-            "stop_reason": None,
-            "token_ids": None,
-        }
+    @staticmethod
+    def _choice(index: int, text: str, finish: str | None) -> dict[str, Any]:
+        return {"index": index, "text": text, "logprobs": None, "finish_reason": finish, "stop_reason": None}
 
-    def _chunk(self, index: int, text: str, finish: str | None) -> dict[str, Any]:
-        return self._base() | {"choices": [self._choice(index, text, finish)]}
+    def _chunk(
+        self, index: int, text: str, finish: str | None, prompt: list[int] | None, ids: list[int] | None
+    ) -> dict[str, Any]:
+        choice = self._choice(index, text, finish) | {"prompt_token_ids": prompt, "token_ids": ids}
+        return self._base() | {"choices": [choice]}
 
 
-def _event(value: object) -> bytes:
-    return b"data: " + compact(value) + b"\n\n"
+_OPEN = {"logprobs": None, "finish_reason": None, "token_ids": None}
+_UNUSED = {"kv_transfer_params": None, "ec_transfer_params": None, "metrics": None}
+
+
+class _RunningUsage:
+    """The usage that rides on every chunk when a client wants it continuously."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self._made = [0] * (len(ask.prompts) * ask.choices)
+
+    def counted(self, choice: int) -> dict[str, Any]:
+        self._made[choice] += 1
+        return self.shown(choice)
+
+    def shown(self, choice: int) -> dict[str, Any]:
+        if not self._ask.continuous_usage:
+            return {}
+        prompt, made = len(self._ask.prompts[choice // self._ask.choices]), self._made[choice]
+        counts = {"prompt_tokens": prompt, "total_tokens": prompt + made, "completion_tokens": made}
+        return {"usage": counts | {"completion_tokens_details": None}}
+
+
+def _fingerprint(ask: Ask, finish: str | None) -> dict[str, str]:
+    """It rides on the last chunk: the one with the usage, or else the one that ends the choice."""
+    return {} if finish is None or ask.include_usage else {"system_fingerprint": FINGERPRINT}
+
+
+def _tail(ask: Ask, base: dict[str, Any], usage: Usage, details: dict[str, Any]) -> bytes:
+    if not ask.include_usage:
+        return DONE
+    return event(base | {"choices": [], "usage": _usage(usage, details), "system_fingerprint": FINGERPRINT}) + DONE
 
 
 def _usage(usage: Usage, details: dict[str, Any]) -> dict[str, Any]:

@@ -11,3 +11,7 @@ class CacheFull(SimError):  # noqa: N818 -- the name says what happened
 
 class JobRefused(SimError):  # noqa: N818 -- the name says what happened
     """A job that the replica can never run, or knows already."""
+
+
+class EngineDied(SimError):  # noqa: N818 -- the name says what happened
+    """A live engine met a fault and gives nothing any more."""

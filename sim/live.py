@@ -5,9 +5,14 @@ millisecond are folded into one wake-up, so a fast replica costs no timer per to
 """
 
 import asyncio
+import logging
 from collections.abc import Sequence
 
-from sim.replica import Job, SimReplica
+from sim.errors import EngineDied
+from sim.jobs import Job
+from sim.replica import SimReplica
+
+_log = logging.getLogger(__name__)
 
 _FOLD_S = 0.001
 _MAX_LAG_S = 0.1  # a process that cannot keep the pace becomes slower, it does not catch up in a burst
@@ -16,13 +21,14 @@ _MAX_LAG_S = 0.1  # a process that cannot keep the pace becomes slower, it does 
 class Reply:
     """What one job has given so far. Several replies may ring the same bell."""
 
-    __slots__ = ("bell", "cached_tokens", "done", "job", "made")
+    __slots__ = ("bell", "cached_tokens", "done", "job", "lost", "made")
 
     def __init__(self, job: Job, bell: asyncio.Event) -> None:
         self.job = job
         self.bell = bell
         self.made = 0
         self.done = False
+        self.lost = False
         self.cached_tokens = 0
 
 
@@ -40,6 +46,7 @@ class LiveReplica:
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name=f"engine of {self.engine.name}")
+        self._task.add_done_callback(self._ended)
 
     async def close(self) -> None:
         if self._task is not None:
@@ -48,12 +55,19 @@ class LiveReplica:
             self._task = None
 
     @property
+    def failed(self) -> bool:
+        """The engine stepped into a fault of its own: nothing is answered any more."""
+        return self._task is not None and self._task.done()
+
+    @property
     def live(self) -> int:
         """Jobs submitted and neither finished nor aborted."""
         return len(self._replies)
 
     def submit(self, jobs: Sequence[Job]) -> list[Reply]:
         """Start jobs whose replies ring one bell."""
+        if self.failed:
+            raise EngineDied(f"the engine of {self.engine.name} is dead: start the replica anew")
         bell = asyncio.Event()
         replies = [Reply(job, bell) for job in jobs]
         for reply in replies:
@@ -67,6 +81,14 @@ class LiveReplica:
         for reply in replies:
             if self._replies.pop(reply.job.id, None) is not None:
                 self.engine.abort(reply.job.id)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Tell those who wait that nothing will come."""
+        for reply in self._replies.values():
+            reply.lost = True
+            reply.bell.set()
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            _log.error("the engine of %s died", self.engine.name, exc_info=fault)
 
     async def _run(self) -> None:
         clock = asyncio.get_running_loop().time
@@ -108,7 +130,14 @@ class LiveReplica:
 
 async def finished(replies: Sequence[Reply]) -> None:
     """Wait until every one of these, submitted together, is done."""
-    bell = replies[0].bell
     while not all(reply.done for reply in replies):
-        await bell.wait()
-        bell.clear()
+        await more(replies)
+
+
+async def more(replies: Sequence[Reply]) -> None:
+    """Wait until one of these, submitted together, has got something new."""
+    bell = replies[0].bell
+    await bell.wait()
+    bell.clear()
+    if any(reply.lost for reply in replies):
+        raise EngineDied("the engine died before the answer was done")

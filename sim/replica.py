@@ -7,75 +7,11 @@ The caller owns time: `step` decides and says how long it takes, `finish_step` g
 """
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
 
-from policies.blocks import Chain, block_keys, packed
 from sim.cost import Profile
 from sim.errors import JobRefused
+from sim.jobs import Counters, Job, Step, Tokens
 from sim.kv_cache import KvCache
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One request as the engine sees it: lengths, and the keys of all full blocks of prompt and answer together."""
-
-    id: str
-    prompt_tokens: int
-    output_tokens: int
-    keys: tuple[bytes, ...]
-    reads_cache: bool = True
-
-    @classmethod
-    def of(
-        cls,
-        job_id: str,
-        root: Chain,
-        prompt: Sequence[int],
-        output: Sequence[int],
-        block_tokens: int,
-        *,
-        reads_cache: bool = True,
-    ) -> "Job":
-        """A job whose answer is known in advance; `root` carries model, adapter and salt."""
-        keys = block_keys(root, packed(prompt) + packed(output), block_tokens)
-        return cls(job_id, len(prompt), len(output), keys, reads_cache)
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What one step computes. `admitted` gives the prompt tokens found in the cache, first admissions only."""
-
-    duration_s: float
-    scheduled: dict[str, int]
-    admitted: dict[str, int]
-    preempted: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """What a finished step gave: every id in `made` got one token; it was the first or the last of some."""
-
-    made: tuple[str, ...]
-    first: tuple[str, ...]
-    finished: tuple[str, ...]
-
-
-@dataclass(slots=True)
-class Counters:
-    """Sums since the start, as the engine's metrics count them."""
-
-    queried_tokens: int = 0
-    hit_tokens: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    computed_tokens: int = 0
-    generated_tokens: int = 0
-    preemptions: int = 0
-    finished: int = 0
-    aborted: int = 0
-    steps: int = 0
-    busy_s: float = 0.0
 
 
 class _Sequence:

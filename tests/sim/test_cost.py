@@ -1,6 +1,7 @@
 """Step times keep the shape of the table they were fitted to."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -65,6 +66,15 @@ def test_only_fitted_profiles_call_themselves_calibrated() -> None:
     assert DEFAULT_PROFILE in PROFILES
 
 
-def test_capacity_is_near_what_servers_report() -> None:
-    assert PROFILES["qwen3-32b-h100-x2"].capacity_tokens == pytest.approx(307_328, rel=0.15)
-    assert PROFILES["llama-3.1-70b-h100-x4"].capacity_tokens == pytest.approx(461_376, rel=0.15)
+@pytest.mark.parametrize(
+    ("name", "tokens"),
+    [("llama-3.1-8b-rtx-4090", 41_408), ("qwen3-32b-h100-x2", 307_328), ("llama-3.1-70b-h100-x4", 461_376)],
+)
+def test_capacity_is_what_servers_report_and_the_rough_sum_is_near(name: str, tokens: int) -> None:
+    profile = PROFILES[name]
+    assert profile.capacity_tokens == tokens
+    assert replace(profile, reported_tokens=0).capacity_tokens == pytest.approx(tokens, rel=0.35)
+
+
+def test_an_unknown_capacity_is_0() -> None:
+    assert replace(PROFILES[DEFAULT_PROFILE], kv_bytes_per_token=0).capacity_tokens == 0

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from policies.blocks import Chain
 from sim.cost import PROFILES
 from sim.errors import JobRefused
+from sim.jobs import Job, Step
 from sim.kv_cache import Cleared, Event, Removed, Stored
-from sim.replica import Job, SimReplica, Step
+from sim.replica import SimReplica
 
 RECORDINGS = Path(__file__).parent.parent / "recordings"
 H100 = PROFILES["llama-3.1-8b-h100"]

@@ -51,7 +51,7 @@ def conversation(body: Mapping[str, Any], *, takes_parts: bool, knows_developer:
     messages: list[Message] = []
     beyond = ""
     for message in given:
-        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise NotText("a message has no role")
         rewritten, found = _message(message, takes_parts=takes_parts, marked=bool(beyond))
         messages.append(rewritten)
@@ -121,7 +121,7 @@ def _content(content: Any, *, takes_parts: bool, marked: bool) -> tuple[Any, str
 
 def part_text(part: Any) -> str | None:
     """The text of a content part; None when it is something else."""
-    if not isinstance(part, Mapping) or part.get("type", "text") not in _TEXT_PARTS:
+    if not isinstance(part, dict) or part.get("type", "text") not in _TEXT_PARTS:
         return None
     text = part.get("text", part.get("refusal", part.get("thinking")))
     return text if isinstance(text, str) else None

@@ -125,9 +125,12 @@ def text_size(body: Mapping[str, Any]) -> int:
 def _size(value: Any) -> int:
     if isinstance(value, str):
         return len(value)
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
+        content = value.get("content")
+        if isinstance(content, str):
+            return len(content)
         text = part_text(value)
-        return len(text) if text is not None else _size(value.get("content"))
+        return len(text) if text is not None else _size(content)
     if isinstance(value, list):
         if value and isinstance(value[0], int):
             return len(value) * BYTES_PER_TOKEN

@@ -122,7 +122,11 @@ class Responses:
         return number
 
     def _events(self, events: Events) -> bytes:
-        return b"".join(named_event(value | {"sequence_number": self._next(), "type": kind}) for kind, value in events)
+        return b"".join([self._event(kind, value) for kind, value in events])
+
+    def _event(self, kind: str, value: dict[str, Any]) -> bytes:
+        numbered = value | {"sequence_number": self._next(), "type": kind}
+        return named_event(dict(sorted(numbered.items())))
 
 
 class _Message:

@@ -1,7 +1,7 @@
 """Usage figures read from the end of a reply, without parsing the reply.
 
-Chat and completions say `prompt_tokens_details.cached_tokens`, Responses `input_tokens_details.cached_tokens`, Anthropic
-messages `cache_read_input_tokens` beside the *uncached* `input_tokens` (vLLM 0.32). What is not said is None, never 0.
+Chat and completions say `prompt_tokens_details.cached_tokens`, Responses `input_tokens_details.cached_tokens`, and
+Anthropic messages `cache_read_input_tokens` beside the *uncached* `input_tokens` (vLLM 0.32). What is not said is None.
 A quote inside JSON text is escaped, so `"usage"` in the reply's own words can't be taken for the member.
 """
 
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 _FIGURE = re.compile(
     rb'"(prompt_tokens|completion_tokens|input_tokens|output_tokens|cached_tokens|cache_read_input_tokens)"\s*:\s*(\d+)'
 )
+
+_ABORTED = re.compile(rb'"finish_reason":\s*"abort"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +43,9 @@ def usage(tail: bytes) -> Usage:
 
 def error_event(tail: bytes) -> bool:
     """Whether an event stream told an error under its status 200 (an engine that died mid-stream does)."""
-    return b'data: {"error"' in tail or b"event: error" in tail
+    return b'data: {"error"' in tail or b"event: error\n" in tail
 
 
 def aborted(tail: bytes) -> bool:
     """Whether the engine answered 200 but gave up the request, as one that is shutting down does."""
-    return b'"finish_reason":"abort"' in tail
+    return _ABORTED.search(tail) is not None

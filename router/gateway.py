@@ -66,15 +66,15 @@ class Gateway:
             ask = asked(call)
             served = self.models.served(ask.model)
             prompt = await served.read(ask)
-            request = self._request(call, ask, served, prompt)
+            session = self._session.of(call, ask.body) or self._sessions.of(prompt.blocks)
+            request = self._request(call, ask, served, prompt, session)
             await self._placed(request, prompt, call, reply, began_s)
         except RequestError as error:
             answer(reply, error)
             self._metrics.refused(call.path, error.status, error.code or error.kind)
 
-    def _request(self, call: Call, ask: Ask, served: Served, prompt: Prompt) -> Request:
+    def _request(self, call: Call, ask: Ask, served: Served, prompt: Prompt, session: str | None) -> Request:
         self._count += 1
-        session = self._session.of(call, ask.body) or self._sessions.of(prompt.blocks)
         return Request(
             id=str(self._count),
             route=ask.route,
@@ -122,17 +122,21 @@ class Gateway:
     def _head(self, call: Call) -> bytes:
         """The request head for a replica, with `%b` where its base path and authority go; the rest is the client's."""
         parts = [call.method, b" %b", call.target.replace(b"%", b"%%"), b" HTTP/1.1\r\nHost: %b\r\n"]
-        forwarded = call.peer.encode()
+        forwarded: list[bytes] = []
+        host = b"X-Forwarded-Host: %b\r\n" % call.host if call.host else b""
         for name, value in call.headers:
             key = name.lower()
             if key == b"x-forwarded-for":
-                forwarded = value + b", " + forwarded
-            elif not (key == b"authorization" and self._authorization):
+                forwarded.append(value)
+                continue
+            if key == b"x-forwarded-host":  # a proxy before this one knows better
+                host = b""
+            if not (key == b"authorization" and self._authorization):
                 parts.append(b"%b: %b\r\n" % (name.replace(b"%", b"%%"), value.replace(b"%", b"%%")))
         if self._authorization:
             parts.append(b"Authorization: " + self._authorization.replace(b"%", b"%%") + b"\r\n")
-        host = call.host.replace(b"%", b"%%")
-        parts.append(b"X-Forwarded-For: %b\r\nX-Forwarded-Host: %b\r\n" % (forwarded.replace(b"%", b"%%"), host))
+        chain = b", ".join([*forwarded, call.peer.encode()])
+        parts.append((b"X-Forwarded-For: %b\r\n%b" % (chain, host)).replace(b"%", b"%%"))
         if call.body or call.method == b"POST":
             parts.append(b"Content-Length: %d\r\n" % len(call.body))
         parts.append(b"\r\n")
@@ -169,6 +173,8 @@ class Gateway:
             self._watcher.failed(replica, "cut")
         elif ending.status >= 500 and ending.status != 503:
             self._watcher.failed(replica, "status_5xx")
+        elif aborted(ending.tail):  # an engine that is shutting down says 200 and gives up what it is sent
+            self._watcher.failed(replica, "aborted")
         else:
             self._watcher.succeeded(replica)
 
@@ -210,7 +216,8 @@ class Gateway:
         ask = asked(call)
         served = self.models.served(ask.model)
         prompt = await served.read(ask)
-        request = self._request(call, ask, served, prompt)
+        session = self._session.of(call, ask.body) or self._sessions.known(prompt.blocks)
+        request = self._request(call, ask, served, prompt, session)
         view = self.fleet.view(request, self._clock())
         if not view:
             raise self._nowhere(request, {})

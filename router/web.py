@@ -14,7 +14,7 @@ from aiohttp import web
 
 from router.errors import NoReplicaAvailable, RequestError
 from router.gateway import Gateway
-from router.http.messages import Call, Headers, Source, without_hop_by_hop
+from router.http.messages import Call, Headers, Source, origin_form, without_hop_by_hop
 
 _QUEUED_BYTES = 64 * 1024  # a reply that waits for a slow client stops the replica at this much
 
@@ -108,7 +108,7 @@ async def _call(request: web.Request) -> Call:
     headers = [pair for pair in without_hop_by_hop(list(request.raw_headers)) if pair[0].lower() not in dropped]
     return Call(
         method=request.method.encode(),
-        target=request.raw_path.encode("latin-1"),
+        target=origin_form(request.raw_path.encode("latin-1")),
         headers=headers,
         body=await request.read(),
         host=request.headers.get("Host", "").encode("latin-1"),

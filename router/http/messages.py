@@ -5,6 +5,7 @@ The one rule: a body is bytes and stays bytes. Not here: sockets, parsing, meani
 
 from dataclasses import dataclass
 from typing import Protocol
+from urllib.parse import unquote
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -31,7 +32,9 @@ class Call:
 
     @property
     def path(self) -> str:
-        return self.target.partition(b"?")[0].decode("latin-1")
+        """The path as the replica will read it: an engine's server decodes `%73leep` to `sleep`, so this does too."""
+        path = self.target.partition(b"?")[0].decode("latin-1")
+        return unquote(path) if "%" in path else path
 
     def header(self, name: bytes) -> str | None:
         """The first value of a header; `name` in lower case."""
@@ -69,6 +72,16 @@ class Reply(Protocol):
     def abort(self) -> None:
         """The reply can't be finished: the client must see it as broken, never as complete."""
         ...
+
+
+def origin_form(target: bytes) -> bytes:
+    """A request target as path and query; a client may send a whole URL (RFC 9112 §3.2.2)."""
+    if target.startswith(b"/") or b"://" not in target:
+        return target
+    rest = target.partition(b"://")[2]
+    start = min((at for at in (rest.find(b"/"), rest.find(b"?")) if at >= 0), default=len(rest))
+    path = rest[start:]
+    return path if path.startswith(b"/") else b"/" + path
 
 
 def without_hop_by_hop(headers: Headers) -> Headers:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import httptools
 
 from router.errors import BadRequest, BodyTooLarge, HeadTooLarge, NotImplementedHere, RequestError
-from router.http.messages import Call, Headers, Reply, Source, without_hop_by_hop
+from router.http.messages import Call, Headers, Reply, Source, origin_form, without_hop_by_hop
 
 _log = logging.getLogger("router.http")
 
@@ -55,10 +55,11 @@ class ClientConnection(asyncio.Protocol):
         self._limits = listener.limits
         self._parser = httptools.HttpRequestParser(self)
         self._ahead = b""
-        self._waiting: deque[tuple[Call, bool]] = deque()
+        self._waiting: deque[tuple[Call, bool, int]] = deque()
         self._broken: RequestError | None = None
         self._task: asyncio.Task[None] | None = None
         self._boundary = True
+        self._head_open = False
         self._lingering = False
         self._keep_alive = True
         self._minor = 1
@@ -112,12 +113,17 @@ class ClientConnection(asyncio.Protocol):
             self._feed(data)
         except httptools.HttpParserError as error:
             self._broken = self._broken or BadRequest(f"the request is not valid HTTP: {error}")
+        except RequestError as error:
+            self._broken = error
         if self._task is None:
             self._next()
 
     def _feed(self, data: bytes) -> None:
+        was_open = self._head_open
         try:
             self._parser.feed_data(data)
+            if was_open and self._head_open:  # llhttp tells only of whole headers; one without an end must not grow
+                self._count_head(0, len(data))
         except httptools.HttpParserUpgrade as upgrade:
             # A server may ignore Upgrade (RFC 9110 §7.8), but llhttp stops reading there: say it again without.
             self._waiting.pop()
@@ -129,6 +135,8 @@ class ClientConnection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._boundary = False
+        self._head_open = True
+        self._untold_bytes = 0
         self._url = b""
         self._headers: Headers = []
         self._head_bytes = 0
@@ -140,18 +148,21 @@ class ClientConnection(asyncio.Protocol):
         self._count_head(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers.append((name, value))
+        if self._head_open:  # a trailer is no header: what it says came too late to be checked
+            self._headers.append((name, value))
         self._count_head(len(name) + len(value) + 4)
 
-    def _count_head(self, size_bytes: int) -> None:
+    def _count_head(self, size_bytes: int, untold_bytes: int = 0) -> None:
         self._head_bytes += size_bytes
-        if self._head_bytes > self._limits.header_bytes:
+        self._untold_bytes += untold_bytes
+        if max(self._head_bytes, self._untold_bytes) > self._limits.header_bytes:
             raise self._refused(
                 HeadTooLarge(f"request line and headers exceed limits.header_bytes = {self._limits.header_bytes}")
             )
 
     def on_headers_complete(self) -> None:
-        self._minor = 0 if self._parser.get_http_version() == "1.0" else 1
+        self._head_open = False
+        self._minor_read = 0 if self._parser.get_http_version() == "1.0" else 1
         expected = False
         hosts = authorizations = 0
         self._host = b""
@@ -196,7 +207,7 @@ class ClientConnection(asyncio.Protocol):
         method = self._parser.get_method()
         if method != b"POST":
             # A client that pipelines another method behind a POST meets a closed connection and asks again.
-            self._waiting.append((Call(b"", b"", [], b"", b"", ""), False))
+            self._waiting.append((Call(b"", b"", [], b"", b"", ""), False, 1))
             return
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         self._body = []
@@ -205,12 +216,13 @@ class ClientConnection(asyncio.Protocol):
             for name, value in without_hop_by_hop(self._headers)
             if name.lower() not in (b"host", b"content-length", b"expect")
         ]
-        self._waiting.append((Call(method, self._url, headers, body, self._host, self._peer), keep_alive))
+        call = Call(method, origin_form(self._url), headers, body, self._host, self._peer)
+        self._waiting.append((call, keep_alive, self._minor_read))
 
     def _next(self) -> None:
         """Serve the next request that is complete, or say why none will come."""
         if self._waiting:
-            call, self._keep_alive = self._waiting.popleft()
+            call, self._keep_alive, self._minor = self._waiting.popleft()
             if not call.method:
                 self._transport.close()
                 return
@@ -282,7 +294,7 @@ class ClientConnection(asyncio.Protocol):
         self._transport.write(b"".join(parts))
 
     def write(self, data: bytes) -> None:
-        if self._chunking:
+        if self._chunking and data:  # an empty chunk would end the reply
             data = b"%x\r\n%b\r\n" % (len(data), data)
         self._transport.write(data)
 

@@ -16,6 +16,8 @@ from router.http.messages import Headers, Reply, without_hop_by_hop
 
 _HEAD_BYTES = 256 * 1024  # a reply head larger than this is no HTTP
 _TAIL_BYTES = 32 * 1024  # how much of a reply's end is kept for reading usage
+_PIECE_BYTES = 2 * 1024  # what arrives in pieces smaller than this is joined, so that the kept end has a useful length
+_ENDS = (b"[DONE]", b"message_stop", b"response.completed", b"response.incomplete", b"response.failed")
 
 
 class UpstreamError(Exception):
@@ -275,8 +277,11 @@ class ReplicaConnection(asyncio.Protocol):
         self._head_complete = True
 
     def on_body(self, body: bytes) -> None:
-        self._before_last = self._last
-        self._last = body
+        if len(self._last) + len(body) <= _PIECE_BYTES:  # a stream's small events, or one that was cut in two
+            self._last += body
+        else:
+            self._before_last = self._last
+            self._last = body
         if not self._framed:
             self._pieces.append(body)
 
@@ -352,7 +357,7 @@ class ReplicaConnection(asyncio.Protocol):
 
     def _looks_whole(self) -> bool:
         """A reply that ends with its connection can't be told from a cut one, unless it is a stream and said so."""
-        return not self._event_stream or b"[DONE]" in self._before_last + self._last
+        return not self._event_stream or any(end in self._before_last + self._last for end in _ENDS)
 
     def _broke_off(self, detail: str) -> None:
         reply = self._reply
@@ -360,8 +365,9 @@ class ReplicaConnection(asyncio.Protocol):
             return
         self.transport.abort()
         if self._written_on:
-            reply.abort()
+            # Told before the client's connection goes: its loss would look like a client that left.
             self._end(whole=False, detail=detail)
+            reply.abort()
         else:
             self._reply = None
             if not self._ending.done():

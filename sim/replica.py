@@ -58,6 +58,13 @@ class SimReplica:
         self._running: list[_Sequence] = []
         self._step: list[tuple[_Sequence, int]] | None = None
 
+    def __repr__(self) -> str:
+        cache = self.cache
+        return (
+            f"<SimReplica {self.name}: {self.running} running, {self.waiting} waiting, "
+            f"{cache.used_blocks} of {cache.usable_blocks} blocks pinned, {cache.cached_keys} cached>"
+        )
+
     @property
     def running(self) -> int:
         return len(self._running)

@@ -1,17 +1,23 @@
 """The emulator over loopback sockets: what a client of vLLM would see."""
 
 import asyncio
+import base64
+import gzip
 import json
+import struct
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from sim.cost import PROFILES
 from sim.emulator import Emulator, start
 
 CHAT, COMPLETIONS, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"
+RECORDINGS = Path(__file__).parent.parent / "recordings"
 LONG = "a rather long prompt that fills several blocks of sixteen bytes each, as bytes are tokens here"
 ASKED: dict[str, dict[str, Any]] = {
     CHAT: {"messages": [{"role": "user", "content": LONG}], "max_tokens": 5},
@@ -95,9 +101,23 @@ async def until(happened: Callable[[], bool]) -> None:
 
 
 async def metrics(client: aiohttp.ClientSession) -> dict[str, float]:
+    """Values by name, and by name and any label that tells series of one name apart."""
     async with client.get("/metrics") as response:
-        lines = (await response.text()).splitlines()
-    return {line.split("{")[0].split(" ")[0]: float(line.rsplit(" ", 1)[1]) for line in lines if line[0] != "#"}
+        families = text_string_to_metric_families(await response.text())
+    seen = {}
+    for sample in (sample for family in families for sample in family.samples):
+        own = [f' {k}="{v}"' for k, v in sample.labels.items() if k in ("source", "finished_reason", "reason")]
+        seen["".join([sample.name, *own])] = sample.value
+    return seen
+
+
+def samples(text: str) -> dict[str, tuple[str, set[str]]]:
+    """Kind and label names of each sample name."""
+    return {
+        sample.name: (family.type, set(sample.labels))
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
 
 
 @pytest.mark.parametrize("path", ASKED)
@@ -177,6 +197,12 @@ async def test_without_a_length_the_model_stops_by_itself(client: aiohttp.Client
     assert 50 <= answer["usage"]["completion_tokens"] <= 400
 
 
+async def test_without_an_end_the_model_fills_its_context(client: aiohttp.ClientSession) -> None:
+    answer = await post(client, CHAT, {"messages": [{"role": "user", "content": "x" * 1899}], "ignore_eos": True})
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert answer["usage"]["total_tokens"] == 2048
+
+
 async def test_a_length_beyond_the_context_is_cut(client: aiohttp.ClientSession) -> None:
     answer = await post(client, COMPLETIONS, {"prompt": "x" * 2000, "max_tokens": 100})
     assert answer["usage"]["completion_tokens"] == 48
@@ -222,6 +248,7 @@ async def test_a_client_that_goes_away_aborts_its_job(streamed: bool) -> None:
         ({"max_tokens": 9999}, 400, "BadRequestError", "max_tokens"),
         ({"temperature": -3}, 400, "BadRequestError", "temperature"),
         ({"n": 0}, 400, "BadRequestError", "n"),
+        ({"n": 10**9}, 400, "BadRequestError", "n"),
         ({"messages": [{"role": "user", "content": "x" * 3000}]}, 400, "BadRequestError", "input_tokens"),
     ],
 )
@@ -243,6 +270,8 @@ async def test_a_bad_body_is_refused(client: aiohttp.ClientSession) -> None:
     assert (await error_of(b"{bad"))["param"] == "body.1"
     assert (await error_of(b""))["param"] == "body"
     assert (await error_of(b"[1]"))["type"] == "Bad Request"
+    assert (await error_of(b'{"a":' + b"[" * 100_000))["param"] == "body"
+    assert (await error_of(b'{"n":"\xff"}'))["param"] == "body"
     assert "Unsupported Media Type" in (await error_of(b"{}", "text/plain"))["message"]
     assert (await error_of(b'{"model":"tiny"}'))["param"] == "body.messages"
     missing = await post(client, MESSAGES, {"messages": []}, 400)
@@ -283,6 +312,52 @@ async def test_a_forced_tool_is_used_in_messages(client: aiohttp.ClientSession) 
     assert json.loads("".join(parts)) == plain["content"][0]["input"]
 
 
+async def test_a_forced_tool_is_called_in_responses(client: aiohttp.ClientSession) -> None:
+    tool = {"type": "function", "name": "look", "parameters": {}}
+    body = ASKED[RESPONSES] | {"tools": [tool], "tool_choice": "required"}
+    call = (await post(client, RESPONSES, body))["output"][0]
+    assert (call["type"], call["name"], call["status"]) == ("function_call", "look", "completed")
+    events = await stream(client, RESPONSES, body)
+    kind = "response.function_call_arguments"
+    assert "".join(event["delta"] for event in events if event["type"] == f"{kind}.delta") == call["arguments"]
+    assert [event["arguments"] for event in events if event["type"] == f"{kind}.done"] == [call["arguments"]]
+    assert set(json.loads(call["arguments"])) == {"text"}
+    assert events[-1]["response"]["output"][0]["arguments"] == call["arguments"]
+
+
+async def test_ids_are_returned_when_asked_for(client: aiohttp.ClientSession) -> None:
+    body = ASKED[COMPLETIONS] | {"return_token_ids": True}
+    plain = (await post(client, COMPLETIONS, body))["choices"][0]
+    assert plain["prompt_token_ids"] == list(LONG.encode())
+    assert detokenize(plain["token_ids"]) == plain["text"]
+    choices = [event["choices"][0] for event in await stream(client, COMPLETIONS, body)]
+    assert [choice["prompt_token_ids"] for choice in choices] == [plain["prompt_token_ids"]] + 4 * [None]
+    assert [token for choice in choices for token in choice["token_ids"]] == plain["token_ids"]
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_a_dead_engine_says_so(monkeypatch: pytest.MonkeyPatch, streamed: bool) -> None:
+    emulator = await emulated(speed=1.0)
+    death = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+    error = {"error": {"message": death, "type": "InternalServerError", "param": None, "code": 500}}
+    try:
+        async with aiohttp.ClientSession(emulator.url) as client:
+            call = client.post(CHAT, json=ASKED[CHAT] | {"max_tokens": 1500, "stream": streamed})
+            answer = asyncio.ensure_future(call.__aenter__())
+            await until(lambda: emulator.engine.counters.generated_tokens > 2)
+            monkeypatch.setattr(emulator.engine, "step", lambda: 1 / 0)
+            response = await answer
+            text = await response.text()
+            assert response.status == (200 if streamed else 500)
+            assert json.loads(text.split("data: ")[-2] if streamed else text) == error
+            assert text.endswith("data: [DONE]\n\n") == streamed
+            assert await post(client, CHAT, ASKED[CHAT], 500) == error
+            async with client.get("/health") as health:
+                assert health.status == 503
+    finally:
+        await emulator.close()
+
+
 async def test_tokens_are_counted_made_and_unmade(client: aiohttp.ClientSession) -> None:
     chat = {"messages": [{"role": "user", "content": "hello"}]}
     assert (await post(client, "/v1/messages/count_tokens", chat))["input_tokens"] == 6
@@ -298,6 +373,11 @@ async def test_pooling_routes_answer_and_fill_the_cache(client: aiohttp.ClientSe
     assert vectors["data"][0]["embedding"] == vectors["data"][1]["embedding"]
     assert vectors["usage"]["prompt_tokens"] == 2 * len(LONG)
     assert emulator.engine.counters.hit_tokens == 80
+    packed = await post(client, "/v1/embeddings", {"input": list(LONG.encode()), "encoding_format": "base64"})
+    floats = struct.unpack("<16f", base64.b64decode(packed["data"][0]["embedding"]))
+    assert floats == pytest.approx(vectors["data"][0]["embedding"])
+    error = (await post(client, "/v1/embeddings", {"input": "x" * 3000}, 400))["error"]
+    assert error["param"] == "input_tokens"
     ranked = await post(client, "/rerank", {"query": "q", "documents": ["a", "b", "c"], "top_n": 2})
     scores = [result["relevance_score"] for result in ranked["results"]]
     assert len(scores) == 2
@@ -315,19 +395,30 @@ async def test_the_server_describes_itself(client: aiohttp.ClientSession) -> Non
             assert response.status == 200, path
 
 
-async def test_metrics_have_vllms_names_and_meaning(client: aiohttp.ClientSession) -> None:
+async def test_metrics_have_vllms_meaning(client: aiohttp.ClientSession) -> None:
     for _ in range(2):
         await post(client, COMPLETIONS, ASKED[COMPLETIONS])
+    await post(client, CHAT, {"messages": [{"role": "user", "content": "hi"}]})
+    await post(client, "/v1/embeddings", {"input": "hi"})
     seen = await metrics(client)
-    assert seen["vllm:prefix_cache_queries_total"] == seen["vllm:prompt_tokens_total"] == 2 * len(LONG)
+    prompts = 2 * len(LONG) + 3 + 2
+    assert seen["vllm:prefix_cache_queries_total"] == seen["vllm:prompt_tokens_total"] == prompts
     assert seen["vllm:prefix_cache_hits_total"] == seen["vllm:prompt_tokens_cached_total"] == 80
-    assert seen["vllm:generation_tokens_total"] == 10
+    assert seen['vllm:prompt_tokens_by_source_total source="local_compute"'] == prompts - 80
+    assert seen['vllm:request_success_total finished_reason="length"'] == 2
+    assert seen['vllm:request_success_total finished_reason="stop"'] == 2
     assert seen["vllm:num_requests_running"] == seen["vllm:kv_cache_usage_perc"] == 0
+
+
+async def test_metrics_have_vllms_names_and_labels(client: aiohttp.ClientSession) -> None:
     async with client.get("/metrics") as response:
-        text = await response.text()
-    assert 'block_size="16"' in text
-    assert 'num_gpu_blocks="400"' in text
-    assert 'vllm:num_requests_waiting{engine="0",model_name="tiny"} 0.0' in text
+        ours = samples(await response.text())
+    real = samples(gzip.decompress((RECORDINGS / "metrics_under_load.txt.gz").read_bytes()).decode())
+    assert len(ours) >= 14
+    for name, (kind, labels) in ours.items():
+        assert kind == real[name][0], name
+        assert labels <= real[name][1], name
+    assert {"block_size", "num_gpu_blocks"} <= ours["vllm:cache_config_info"][1]
 
 
 async def test_the_cache_can_be_reset(client: aiohttp.ClientSession) -> None:

@@ -1,6 +1,10 @@
 """The pool reuses blocks in the engine's order and counts copies."""
 
+from collections import Counter
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sim.errors import CacheFull
 from sim.kv_cache import Cleared, KvCache, Removed, Stored
@@ -105,3 +109,49 @@ def test_more_than_free_is_refused() -> None:
 def test_a_cache_has_a_size(blocks: int, block_tokens: int) -> None:
     with pytest.raises(ValueError, match="needs 2 blocks"):
         KvCache(blocks, block_tokens)
+
+
+def freed(cache: KvCache, live: list[list[int]], which: int) -> None:
+    if live:
+        cache.released(live.pop(which % len(live)))
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["fill", "leave", "hit", "clear"]), st.integers(0, 9), st.integers(1, 5)), max_size=60
+    ),
+    st.integers(2, 12),
+)
+def test_free_and_pinned_blocks_are_always_all_blocks(acts: list[tuple[str, int, int]], size: int) -> None:
+    cache = KvCache(size, 16, record_events=True)
+    live: list[list[int]] = []
+    copies: Counter[bytes] = Counter()
+    for act, which, length in acts:
+        keys = [bytes([which, depth]) for depth in range(length)]
+        if act == "fill" and length <= cache.free_blocks:
+            live.append(cache.allocated(length))
+            cache.filled(live[-1], keys, 0, length - which % 2)
+        elif act == "hit":
+            hit = cache.matched(keys, length)
+            cache.pinned(hit)
+            live.append(hit)
+        elif act == "clear":
+            assert cache.cleared() == (not any(live))
+        else:
+            freed(cache, live, which)
+        for event in cache.drained_events():
+            match event:
+                case Stored(stored, _):
+                    copies.update(stored)
+                case Removed(key):
+                    copies[key] -= 1
+                case Cleared():
+                    copies.clear()
+        held = {block for blocks in live for block in blocks}
+        assert 0 not in held
+        assert cache.used_blocks == len(held)
+        assert cache.free_blocks + len(held) == cache.usable_blocks == size - 1
+        assert min(copies.values(), default=0) >= 0
+        assert copies.total() <= cache.usable_blocks
+        assert {key for key, count in copies.items() if count} == {key for key in copies if key in cache}
+        assert sum(count > 0 for count in copies.values()) == cache.cached_keys

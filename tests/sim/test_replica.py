@@ -228,6 +228,13 @@ def test_the_cache_is_not_cleared_under_a_running_request() -> None:
     assert replica.clear_cache()
 
 
+def test_it_describes_itself_in_one_line() -> None:
+    replica = small()
+    replica.submit(job("a", range(9)))
+    replica.step()
+    assert repr(replica) == "<SimReplica r: 1 running, 0 waiting, 3 of 8 blocks pinned, 2 cached>"
+
+
 def test_a_longer_step_costs_more() -> None:
     short, long = small(400), small(400)
     short.submit(job("a", range(10)))

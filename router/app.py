@@ -39,6 +39,7 @@ _log = logging.getLogger("router.app")
 
 _BACKLOG = 4096  # connections that may arrive at once; a short queue costs the late ones a second
 _FIRST_ANSWERS_S = 3.0
+_ENDING_S = 0.5  # what is still served when the router ends has had its time to drain
 
 
 class Readers:
@@ -132,21 +133,29 @@ class Running:
     metrics: Metrics
     _listener: Listener
     _server: asyncio.Server
+    _taken_over: web.Server
+    """Serves the client connections that asked for something else than a POST."""
 
     async def drained(self, within_s: float) -> bool:
         """Take no new requests, let running ones end; True when all did in time."""
         self._server.close()
+        self._taken_over.pre_shutdown()
         for connection in list(self._listener.connections):
             connection.close_when_idle()
         try:
             async with asyncio.timeout(within_s):
-                while any(connection.busy for connection in self._listener.connections):
+                while self._busy():
                     await asyncio.sleep(0.05)
         except TimeoutError:
             for connection in list(self._listener.connections):
                 connection.abort()
+            for handler in self._taken_over.connections:
+                handler.force_close()
             return False
         return True
+
+    def _busy(self) -> bool:
+        return bool(self._taken_over.connections) or any(one.busy for one in self._listener.connections)
 
 
 def upstream(replica: ReplicaAddress, timeouts: Timeouts) -> Upstream:
@@ -203,16 +212,19 @@ async def running(config: Config) -> AsyncIterator[Running]:
             session=Identity(config.identity.session),
             replica_key=key,
             clock=clock,
+            request_level=logging.INFO if config.log.requests else logging.DEBUG,
         )
         for replica in config.replicas:
             fleet.joined(replica.name, weight=replica.weight, capacity_blocks=replica.capacity_blocks)
             watcher.watch(replica.name, replica.url)
         await stack.enter_async_context(watcher)
         await watcher.first_answers(_FIRST_ANSWERS_S)
-        listener, server = await _listening(stack, config, gateway, watcher, metrics)
+        listener, server, taken_over = await _listening(stack, config, gateway, watcher, metrics)
         host, port = server.sockets[0].getsockname()[:2]
         admin_url = await _administered(stack, config, gateway, watcher, metrics)
-        up = Running(_shown(host, port), admin_url, gateway, fleet, watcher, readers, metrics, listener, server)
+        up = Running(
+            _shown(host, port), admin_url, gateway, fleet, watcher, readers, metrics, listener, server, taken_over
+        )
         _log.info(
             "serving %s with %s over %d replicas; admin on %s", up.url, config.policy.name, len(upstreams), admin_url
         )
@@ -222,29 +234,33 @@ async def running(config: Config) -> AsyncIterator[Running]:
 
 async def _listening(
     stack: AsyncExitStack, config: Config, gateway: Gateway, watcher: Watcher, metrics: Metrics
-) -> tuple[Listener, asyncio.Server]:
+) -> tuple[Listener, asyncio.Server, web.Server]:
     """The client port: the data plane, and behind it the application for everything that is not a POST."""
-    from router.web import public_application
+    from router.web import QuietHandler, public_application
 
     application = public_application(
         gateway, models=watcher.models, health=lambda: state(watcher), body_bytes=config.limits.body_bytes
     )
-    limit = config.limits.header_bytes
-    runner = web.AppRunner(
-        application, access_log=None, handler_cancellation=True, max_line_size=limit, max_field_size=limit
-    )
+    runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=_ENDING_S)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     connections: set[ClientConnection] = set()
     limits = Limits(config.limits.header_bytes, config.limits.body_bytes)
-    handed_to = runner.server
-    assert handed_to is not None  # noqa: S101 -- set up above
-    listener = Listener(gateway.serve, limits, handed_to, connections)
+    taken_over = runner.server
+    assert taken_over is not None  # noqa: S101 -- set up above
     loop = asyncio.get_running_loop()
+
+    def handler() -> QuietHandler:
+        limit = config.limits.header_bytes
+        return QuietHandler(
+            taken_over, loop=loop, access_log=None, auto_decompress=False, max_line_size=limit, max_field_size=limit
+        )
+
+    listener = Listener(gateway.serve, limits, handler, connections)
     server = await loop.create_server(listener, config.listen.host, config.listen.port, backlog=_BACKLOG)
     stack.callback(_aborted, connections)
     stack.callback(server.close)
-    return listener, server
+    return listener, server, taken_over
 
 
 async def _administered(

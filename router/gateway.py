@@ -17,6 +17,7 @@ from router.health import Watcher
 from router.http.messages import Call, Reply
 from router.http.upstream import Ending, TimedOut, Upstream, UpstreamError
 from router.identity import Identity, Sessions
+from router.log import request_line
 from router.metrics import Metrics, Outcome
 from router.models import Models, Served
 from router.openai import Ask, asked
@@ -44,7 +45,9 @@ class Gateway:
         session: Identity,
         replica_key: str | None,
         clock: Callable[[], float],
+        request_level: int = logging.DEBUG,
     ) -> None:
+        """`request_level` is the level of the log's one line per request."""
         self.fleet = fleet
         self.models = models
         self._policy = policy
@@ -55,6 +58,7 @@ class Gateway:
         self._session = session
         self._sessions = Sessions()
         self._clock = clock
+        self._request_level = request_level
         self._count = 0
         self._fallback = LeastLoaded()
         self._authorization = f"Bearer {replica_key}".encode() if replica_key else None
@@ -191,25 +195,25 @@ class Gateway:
     ) -> None:
         told = usage(ending.tail) if ending is not None and ending.status == 200 else UNKNOWN
         matched = {replica.name: replica.matched_blocks for replica in view}
-        self._metrics.answered(
-            Outcome(
-                route=request.route,
-                model=request.model,
-                replica=choice.replica,
-                reason=choice.reason,
-                status=ending.status if ending is not None else 499,
-                outcome=_word(ending),
-                duration_s=self._clock() - began_s,
-                ttft_s=None if first_byte_s is None else first_byte_s - began_s,
-                prompt_tokens=request.prompt_tokens if told.prompt_tokens is None else told.prompt_tokens,
-                available_tokens=max(matched.values()) * request.block_tokens,
-                predicted_tokens=matched[choice.replica] * request.block_tokens,
-                delivered_tokens=told.cached_tokens,
-                output_tokens=told.output_tokens,
-                basis=prompt.basis,
-                retries=retries,
-            )
+        outcome = Outcome(
+            route=request.route,
+            model=request.model,
+            replica=choice.replica,
+            reason=choice.reason,
+            status=ending.status if ending is not None else 499,
+            outcome=_word(ending),
+            duration_s=self._clock() - began_s,
+            ttft_s=None if first_byte_s is None else first_byte_s - began_s,
+            prompt_tokens=request.prompt_tokens if told.prompt_tokens is None else told.prompt_tokens,
+            available_tokens=max(matched.values()) * request.block_tokens,
+            predicted_tokens=matched[choice.replica] * request.block_tokens,
+            delivered_tokens=told.cached_tokens,
+            output_tokens=told.output_tokens,
+            basis=prompt.basis,
+            retries=retries,
         )
+        self._metrics.answered(outcome)
+        request_line(outcome, request.id, level=self._request_level)
 
     async def explained(self, call: Call) -> dict[str, Any]:
         """A dry run: what would be chosen for this call and why; nothing is sent or remembered."""

@@ -148,6 +148,7 @@ class Health:
 
 
 _WORDS = {
+    "aborted": "gave up the request, as an engine that is shutting down does,",
     "unreachable": "refused or lost the connection",
     "lost": "closed the connection without an answer",
     "timed_out": "did not begin to answer in time",

@@ -67,14 +67,19 @@ class Sessions:
         """The session this prompt continues, or a new one named after its own last block; None for a tiny prompt."""
         if not blocks:
             return None
-        sessions = self._by_last_block
-        session = blocks[-1]
-        for block in reversed(blocks[-_LOOKED_BACK_BLOCKS:]):
-            earlier = sessions.pop(block, None)
-            if earlier is not None:
-                session = earlier
-                break
-        sessions[blocks[-1]] = session
-        if len(sessions) > self._capacity:
-            sessions.popitem(last=False)
+        found = self._continued(blocks)
+        session = blocks[-1] if found is None else self._by_last_block.pop(found)
+        self._by_last_block[blocks[-1]] = session
+        if len(self._by_last_block) > self._capacity:
+            self._by_last_block.popitem(last=False)
         return session.hex()
+
+    def known(self, blocks: Sequence[bytes]) -> str | None:
+        """The session `of` would tell, without remembering this prompt."""
+        found = self._continued(blocks)
+        session = blocks[-1:] if found is None else [self._by_last_block[found]]
+        return session[0].hex() if session else None
+
+    def _continued(self, blocks: Sequence[bytes]) -> bytes | None:
+        recent = reversed(blocks[-_LOOKED_BACK_BLOCKS:])
+        return next((block for block in recent if block in self._by_last_block), None)

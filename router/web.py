@@ -11,14 +11,42 @@ from typing import Any
 
 import orjson
 from aiohttp import web
+from aiohttp.http_exceptions import LineTooLong
 
-from router.errors import NoReplicaAvailable, RequestError
+from router.errors import BadRequest, BodyTooLarge, HeadTooLarge, NoReplicaAvailable, RequestError
 from router.gateway import Gateway
 from router.http.messages import Call, Headers, Source, origin_form, without_hop_by_hop
 
 _QUEUED_BYTES = 64 * 1024  # a reply that waits for a slow client stops the replica at this much
 
 Json = dict[str, Any]
+
+
+class QuietHandler(web.RequestHandler):
+    """aiohttp's connection, which by itself tells client and log the bytes it could not read: a credential, maybe."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        if status >= 500:
+            self.log_exception("a request failed by a fault of the router", exc_info=exc)
+        if request.writer.output_size > 0:
+            raise ConnectionError("the reply has begun, so no error can be told")
+        if status >= 500:
+            error = RequestError("the router failed to serve this request; its log says why")
+        elif isinstance(exc, LineTooLong):
+            error = HeadTooLarge("a line of the request's head exceeds limits.header_bytes")
+        else:
+            error = BadRequest("the request is not valid HTTP")
+        response = error_response(error)
+        response.force_close()
+        return response
 
 
 class QueuedReply:
@@ -54,7 +82,7 @@ class QueuedReply:
         self._changed.set()
 
     def abort(self) -> None:
-        self._aborted = True
+        self._aborted = not self._ended
         self._changed.set()
 
     async def sent(self, request: web.Request) -> web.StreamResponse:
@@ -74,7 +102,8 @@ class QueuedReply:
             while self._parts:
                 part = self._parts.popleft()
                 self._size_bytes -= len(part)
-                await response.write(part)
+                if request.method != "HEAD":
+                    await response.write(part)
             if self.source is not None and self._size_bytes <= _QUEUED_BYTES:
                 self.source.resume()
             if self._aborted:
@@ -94,7 +123,13 @@ class QueuedReply:
 async def passed_on(gateway: Gateway, request: web.Request) -> web.StreamResponse:
     """Any method, any path, through the gateway: the task that serves it ends when the client leaves."""
     reply = QueuedReply()
-    serving = asyncio.ensure_future(gateway.serve(await _call(request), reply))
+    try:
+        call = await _call(request)
+    except web.HTTPRequestEntityTooLarge:
+        limit = request.client_max_size
+        return error_response(BodyTooLarge(f"the body exceeds limits.body_bytes = {limit}; raise it or send less"))
+    serving = asyncio.ensure_future(gateway.serve(call, reply))
+    serving.add_done_callback(lambda _: reply.abort())  # after `end` this says nothing; a fault must not wait for ever
     try:
         response = await reply.sent(request)
         await serving

@@ -49,6 +49,16 @@ def test_a_growing_prompt_stays_in_its_session() -> None:
     assert sessions.of([]) is None
 
 
+def test_a_dry_run_remembers_nothing() -> None:
+    sessions = Sessions()
+    first, second = bytes(16), bytes([1]) * 16
+
+    assert sessions.known([first]) == first.hex()
+    assert sessions.known([]) is None
+    assert repr(sessions) == "<Sessions 0 of 100000>"
+    assert sessions.of([first]) == sessions.known([first, second])
+
+
 def test_sessions_are_bounded() -> None:
     sessions = Sessions(capacity=10)
     for number in range(100):

@@ -253,7 +253,12 @@ async def _listening(
     def handler() -> QuietHandler:
         limit = config.limits.header_bytes
         return QuietHandler(
-            taken_over, loop=loop, access_log=None, auto_decompress=False, max_line_size=limit, max_field_size=limit
+            taken_over,
+            loop=loop,
+            access_log=None,  # type: ignore[arg-type]  # None is how it is turned off
+            auto_decompress=False,
+            max_line_size=limit,
+            max_field_size=limit,
         )
 
     listener = Listener(gateway.serve, limits, handler, connections)

@@ -19,7 +19,7 @@ MODEL = {"id": "m", "object": "model", "root": "m", "parent": None, "max_model_l
 async def until(condition: Callable[[], bool], bound_s: float = BOUND_S) -> None:
     """Return as soon as `condition` holds; fail when it does not within `bound_s`."""
     async with asyncio.timeout(bound_s):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 -- what is awaited has no event of its own
             await asyncio.sleep(0.002)
 
 
@@ -175,7 +175,9 @@ async def _written(writer: asyncio.StreamWriter, data: bytes) -> None:
 
 
 @asynccontextmanager
-async def fake_replica(answer: Answer | bytes = ok()):
+async def fake_replica(answer: Answer | bytes | None = None):
+    """A started replica; it answers `{"ok":true}` unless told otherwise."""
+    answer = ok() if answer is None else answer
     replica = FakeReplica(said(answer) if isinstance(answer, bytes) else answer)
     await replica.start()
     try:

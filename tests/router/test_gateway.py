@@ -166,12 +166,16 @@ async def test_no_replica_is_tried_twice_for_one_request():
     async def cut(exchange):
         exchange.cut()
 
-    async with fake_replica(cut) as a, fake_replica(cut) as b, fake_replica(cut) as c:
-        async with router_over(a, b, c, health__fall=100) as up:
-            reply = await posted(up.url)
-            assert (reply.status, reply.error["code"]) == (502, "replica_unreachable")
-            assert [len(one.seen) for one in (a, b, c)] == [1, 1, 1]
-            assert load_of(up) == IDLE
+    async with (
+        fake_replica(cut) as a,
+        fake_replica(cut) as b,
+        fake_replica(cut) as c,
+        router_over(a, b, c, health__fall=100) as up,
+    ):
+        reply = await posted(up.url)
+        assert (reply.status, reply.error["code"]) == (502, "replica_unreachable")
+        assert [len(one.seen) for one in (a, b, c)] == [1, 1, 1]
+        assert load_of(up) == IDLE
 
 
 async def test_a_failing_favourite_is_left_alone_and_comes_back():
@@ -180,19 +184,23 @@ async def test_a_failing_favourite_is_left_alone_and_comes_back():
 
     body = b'{"model":"m","prompt":"%b"}' % (b"the same long prefix " * 100)
     settings = {"policy__name": "prefix-aware", "health__interval_s": 0.05}
-    async with fake_replica() as a, fake_replica() as b, fake_replica() as c:
-        async with router_over(a, b, c, **settings) as up:
-            await posted(up.url, body)
-            (favourite,) = [one for one in (a, b, c) if one.seen]
-            await posted(up.url, body)
-            assert len(favourite.seen) == 2
-            favourite.answer = cut
-            favourite.healthy = False
-            statuses = [(await posted(up.url, body)).status for _ in range(50)]
-            assert statuses == [200] * 50
-            assert len(favourite.seen) - 2 <= 5
-            favourite.answer, favourite.healthy = said(ok()), True
-            await until(lambda: all(state.usable for state in up.watcher.states()), 20)
+    async with (
+        fake_replica() as a,
+        fake_replica() as b,
+        fake_replica() as c,
+        router_over(a, b, c, **settings) as up,
+    ):
+        await posted(up.url, body)
+        (favourite,) = [one for one in (a, b, c) if one.seen]
+        await posted(up.url, body)
+        assert len(favourite.seen) == 2
+        favourite.answer = cut
+        favourite.healthy = False
+        statuses = [(await posted(up.url, body)).status for _ in range(50)]
+        assert statuses == [200] * 50
+        assert len(favourite.seen) - 2 <= 5
+        favourite.answer, favourite.healthy = said(ok()), True
+        await until(lambda: all(state.usable for state in up.watcher.states()), 20)
 
 
 async def test_a_kept_connection_that_dies_is_replaced_and_is_no_failure():

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.fakes import BODY, IDLE, client_of, chunk, fake_replica, load_of, ok, post, posted, router_over, until
+from tests.fakes import BODY, IDLE, chunk, client_of, fake_replica, load_of, ok, post, posted, router_over, until
 
 
 @pytest.fixture

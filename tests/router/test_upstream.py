@@ -36,8 +36,11 @@ ODD_BODIES = [
     b'{"zz_future":{"b":2,"a":1},"stop":null,"model":"m","top_k":-1}',
     b'{"model":"m","prompt":"\\u0000\\u2028"}',
     b'{"model":"m","stream":false,"stream_options":{"include_usage":true}}',
-    b'{"messages":[{"role":"user","content":"caf\\u00e9 \\ud83d\\ude00","x_msg":1}],"model":"m","vllm_xargs":{"a":[1,2.50,1e-7]},'
-    b'"return_token_ids":true,"chat_template_kwargs":{"enable_thinking":false}}',
+    (
+        b'{"messages":[{"role":"user","content":"caf\\u00e9 \\ud83d\\ude00","x_msg":1}],"model":"m",'
+        b'"vllm_xargs":{"a":[1,2.50,1e-7]},'
+        b'"return_token_ids":true,"chat_template_kwargs":{"enable_thinking":false}}'
+    ),
 ]
 
 

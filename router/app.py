@@ -144,7 +144,7 @@ class Running:
             connection.close_when_idle()
         try:
             async with asyncio.timeout(within_s):
-                while self._busy():
+                while self._busy():  # noqa: ASYNC110 -- once in a process's life, and no event tells of it
                     await asyncio.sleep(0.05)
         except TimeoutError:
             for connection in list(self._listener.connections):
@@ -219,7 +219,7 @@ async def running(config: Config) -> AsyncIterator[Running]:
             watcher.watch(replica.name, replica.url)
         await stack.enter_async_context(watcher)
         await watcher.first_answers(_FIRST_ANSWERS_S)
-        listener, server, taken_over = await _listening(stack, config, gateway, watcher, metrics)
+        listener, server, taken_over = await _listening(stack, config, gateway, watcher)
         host, port = server.sockets[0].getsockname()[:2]
         admin_url = await _administered(stack, config, gateway, watcher, metrics)
         up = Running(
@@ -233,7 +233,7 @@ async def running(config: Config) -> AsyncIterator[Running]:
 
 
 async def _listening(
-    stack: AsyncExitStack, config: Config, gateway: Gateway, watcher: Watcher, metrics: Metrics
+    stack: AsyncExitStack, config: Config, gateway: Gateway, watcher: Watcher
 ) -> tuple[Listener, asyncio.Server, web.Server]:
     """The client port: the data plane, and behind it the application for everything that is not a POST."""
     from router.web import QuietHandler, public_application

@@ -128,7 +128,7 @@ def _object(raw: bytes) -> dict[str, Any]:
 
 
 def _object_or_none(raw: bytes) -> dict[str, Any] | None:
-    if not raw.lstrip()[:1] == b"{":
+    if raw.lstrip()[:1] != b"{":
         return None
     try:
         body = orjson.loads(raw)

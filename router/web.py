@@ -32,7 +32,7 @@ class QuietHandler(web.RequestHandler):
         request: web.BaseRequest,
         status: int = 500,
         exc: BaseException | None = None,
-        message: str | None = None,
+        message: str | None = None,  # noqa: ARG002 -- holds the bytes
     ) -> web.StreamResponse:
         if status >= 500:
             self.log_exception("a request failed by a fault of the router", exc_info=exc)

@@ -10,8 +10,17 @@ from urllib.parse import unquote
 Headers = list[tuple[bytes, bytes]]
 
 HOP_BY_HOP = frozenset(
-    [b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"]
-    + [b"proxy-authenticate", b"proxy-authorization"]
+    (
+        b"connection",
+        b"keep-alive",
+        b"proxy-connection",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    )
 )
 """Headers of one connection, never passed on (RFC 9110 §7.6.1, and the RFC 2616 §13.5.1 list older software sends)."""
 
@@ -60,7 +69,7 @@ class Reply(Protocol):
     source: Source | None
 
     def head(self, status: int, reason: bytes, headers: Headers, *, bodiless: bool = False) -> None:
-        """Start the reply. With neither Content-Length nor chunked coding in `headers`, the reply frames the body itself."""
+        """Start the reply. Without Content-Length or chunked coding in `headers`, the reply frames the body itself."""
         ...
 
     def write(self, data: bytes) -> None: ...

@@ -75,7 +75,7 @@ class ClientConnection(asyncio.Protocol):
         self._peer = str(peer[0]) if peer else "unknown"
         self._listener.connections.add(self)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, _: Exception | None) -> None:
         self._listener.connections.discard(self)
         if self._task is not None:
             self._task.cancel()

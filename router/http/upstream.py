@@ -1,4 +1,4 @@
-"""The replica's side: one small Protocol per connection, parsed by llhttp, that passes the replica's bytes on as they are.
+"""The replica's side: a small Protocol per connection, parsed by llhttp, passing the replica's bytes on as they are.
 
 `Upstream` keeps the idle connections of one replica; `exchange` sends one request and returns when its reply has been
 passed on. The one rule: a connection is used again only when its message ended exactly where its bytes ended.
@@ -26,19 +26,19 @@ class UpstreamError(Exception):
     kind = "failed"
 
 
-class Unreachable(UpstreamError):
+class Unreachable(UpstreamError):  # noqa: N818 -- named after what happened
     """No connection: refused, reset, unknown host, or not within `connect_s`."""
 
     kind = "unreachable"
 
 
-class Lost(UpstreamError):
+class Lost(UpstreamError):  # noqa: N818 -- named after what happened
     """The replica closed the connection, or spoke no HTTP, before a reply began."""
 
     kind = "lost"
 
 
-class TimedOut(UpstreamError):
+class TimedOut(UpstreamError):  # noqa: N818 -- named after what happened
     """No byte of a reply within `first_byte_s`."""
 
     kind = "timed_out"
@@ -96,9 +96,10 @@ class Upstream:
     async def exchange(
         self, request: bytes, reply: Reply, first_byte: Callable[[], None], *, head_only: bool = False
     ) -> Ending:
-        """Send `request`, pass the answer to `reply`, return when it has ended; `first_byte` is told when the body begins.
+        """Send `request`, pass the answer to `reply`, return when it has ended; `first_byte` tells that its body began.
 
-        `head_only` is for HEAD, whose answer has no body whatever its headers say. Raises an `UpstreamError` only while nothing was passed on. Cancelling closes the connection to the replica.
+        `head_only` is for HEAD, whose answer has no body whatever its headers say. Raises an `UpstreamError` only
+        while nothing was passed on. Cancelling closes the connection to the replica.
         """
         connection = self._reusable()
         if connection is not None:
@@ -257,7 +258,7 @@ class ReplicaConnection(asyncio.Protocol):
             self._finish()
 
     def pause_writing(self) -> None:
-        """The request body is larger than the socket's buffer; the transport keeps it, nothing more is read meanwhile."""
+        """The request is larger than the socket's buffer: the transport keeps it, nothing more is read meanwhile."""
 
     # -- the reply -------------------------------------------------------------------------------------------------
 

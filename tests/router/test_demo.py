@@ -41,7 +41,18 @@ def test_a_row_tells_what_the_replicas_computed() -> None:
 
 @pytest.mark.timeout(90)
 def test_a_short_run_prints_json_alone_and_prefixes_beat_turns(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["demo", "--json", "--requests", "120", "--rate", "40", "--policy", "round-robin", "--policy", "prefix-aware"]
+    words = [
+        "demo",
+        "--json",
+        "--requests",
+        "120",
+        "--rate",
+        "40",
+        "--policy",
+        "round-robin",
+        "--policy",
+        "prefix-aware",
+    ]
 
     assert cli.main(words) == 0
 

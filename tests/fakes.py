@@ -333,3 +333,44 @@ def load_of(up) -> set[tuple[int, int]]:
 
 
 IDLE = {(0, 0)}
+
+
+class FakeTransport(asyncio.Transport):
+    """A socket that keeps what is written to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.paused = False
+        self.closed = False
+        self.aborted = False
+
+    def get_extra_info(self, name, default=None):
+        return ("127.0.0.1", 5) if name == "peername" else default
+
+    def write(self, data) -> None:
+        self.written += bytes(data)
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed or self.aborted
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False

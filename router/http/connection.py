@@ -193,7 +193,9 @@ class ReplicaConnection(asyncio.Protocol):
         assert self._reply is not None  # noqa: S101 -- data_received returned otherwise
         data = self._head + data if self._head else data
         position = 0
-        while True:  # interim 1xx replies stand before the final one
+        while True:  # interim 1xx replies stand before the final one, and empty lines may (RFC 9112 §2.2)
+            while data.startswith(b"\r\n", position):
+                position += 2
             end = data.index(b"\r\n\r\n", position) + 4
             if data[position + 9 : position + 10] != b"1":
                 break

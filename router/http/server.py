@@ -61,6 +61,7 @@ class ClientConnection(asyncio.Protocol):
         self._boundary = True
         self._head_open = False
         self._lingering = False
+        self._writing_paused = False
         self._keep_alive = True
         self._minor = 1
         self._chunking = False
@@ -91,10 +92,12 @@ class ClientConnection(asyncio.Protocol):
         self._read(self._ahead + data if self._ahead else data)
 
     def pause_writing(self) -> None:
+        self._writing_paused = True
         if self.source is not None:
             self.source.pause()
 
     def resume_writing(self) -> None:
+        self._writing_paused = False
         if self.source is not None:
             self.source.resume()
 
@@ -292,6 +295,8 @@ class ClientConnection(asyncio.Protocol):
             parts.append(b"Connection: close\r\n")
         parts.append(b"\r\n")
         self._transport.write(b"".join(parts))
+        if self._writing_paused and self.source is not None:  # by the reply before this one
+            self.source.pause()
 
     def write(self, data: bytes) -> None:
         if self._chunking and data:  # an empty chunk would end the reply

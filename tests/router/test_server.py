@@ -3,10 +3,27 @@
 import asyncio
 import hashlib
 import json
+from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.fakes import BODY, IDLE, chunk, client_of, fake_replica, load_of, ok, post, posted, router_over, until
+from router.http.server import ClientConnection, Limits, Listener
+from tests.fakes import (
+    BODY,
+    IDLE,
+    FakeTransport,
+    chunk,
+    client_of,
+    fake_replica,
+    load_of,
+    ok,
+    post,
+    posted,
+    router_over,
+    until,
+)
 
 
 @pytest.fixture
@@ -232,3 +249,98 @@ async def test_idle_connections_are_closed_when_the_router_drains(up):
         assert await client.rest() == b""
     with pytest.raises(ConnectionError):
         await posted(up.url)
+
+
+class Source:
+    """Counts how often a reply's bytes were held up."""
+
+    def __init__(self) -> None:
+        self.pauses = 0
+
+    def pause(self) -> None:
+        self.pauses += 1
+
+    def resume(self) -> None:
+        pass
+
+
+def connected(serve) -> tuple[ClientConnection, FakeTransport]:
+    transport = FakeTransport()
+    connection = ClientConnection(Listener(serve, Limits(1000, 1000), asyncio.Protocol, set()))
+    connection.connection_made(transport)
+    return connection, transport
+
+
+async def test_a_client_that_has_not_read_one_reply_holds_up_the_next():
+    sources = []
+
+    async def serve(call, reply):
+        reply.source = source = Source()
+        sources.append(source)
+        reply.head(200, b"OK", [(b"Content-Length", b"0")])
+        reply.end()
+
+    connection, _ = connected(serve)
+    connection.data_received(post())
+    await until(lambda: len(sources) == 1 and not connection.busy)
+    connection.pause_writing()
+    connection.data_received(post())
+    await until(lambda: len(sources) == 2 and not connection.busy)
+    connection.resume_writing()
+    connection.data_received(post())
+    await until(lambda: len(sources) == 3 and not connection.busy)
+    assert [source.pauses for source in sources] == [0, 1, 0]
+
+
+async def test_a_client_that_sends_ahead_is_read_no_further_than_a_bound():
+    go = asyncio.Event()
+
+    async def serve(call, reply):
+        await go.wait()
+        reply.head(200, b"OK", [(b"Content-Length", b"0")])
+        reply.end()
+
+    connection, transport = connected(serve)
+    connection.data_received(post())
+    for _ in range(30):
+        connection.data_received(post(b"x" * 900) * 10)
+        if transport.paused:
+            break
+    assert transport.paused
+    go.set()
+    await until(lambda: not connection.busy and not transport.paused and transport.written.count(b"200 OK") > 60)
+
+
+REQUESTS = (
+    post(b'{"a":1}')
+    + HEAD
+    + b"Transfer-Encoding: chunked\r\nConnection: X-B\r\nX-B: 1\r\n\r\n"
+    + chunk(b"ab")
+    + chunk(b"")
+    + HEAD
+    + b"Upgrade: h2c\r\nConnection: Upgrade\r\nContent-Length: 3\r\n\r\nabc"
+    + post(b"")
+    + post(b"POST / HTTP/1.1\r\n\r\n", b"Connection: close")
+)
+
+
+@given(cuts=st.sets(st.integers(1, len(REQUESTS) - 1), max_size=20))
+def test_requests_are_the_same_however_they_are_cut(cuts):
+    seen = []
+
+    async def serve(call, reply):
+        seen.append((call.target, call.body, [name for name, _ in call.headers]))
+        reply.head(200, b"OK", [(b"Content-Length", b"0")])
+        reply.end()
+
+    async def life():
+        connection, transport = connected(serve)
+        places = [0, *sorted(cuts), len(REQUESTS)]
+        for start, end in pairwise(places):
+            connection.data_received(REQUESTS[start:end])
+            await asyncio.sleep(0)
+        await until(transport.is_closing)
+
+    asyncio.run(life())
+    assert [body for _, body, _ in seen] == [b'{"a":1}', b"ab", b"abc", b"", b"POST / HTTP/1.1\r\n\r\n"]
+    assert all(names == [] for _, _, names in seen)

@@ -3,14 +3,20 @@
 import asyncio
 import base64
 import gzip
+from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from router.app import running  # noqa: F401 -- the wiring is imported once, outside any test's clock
+from router.http.connection import ReplicaConnection
+from router.http.upstream import Timeouts, Upstream
+from router.usage import usage
 from tests.fakes import (
     BODY,
     IDLE,
     STREAM,
+    FakeTransport,
     chunk,
     client_of,
     fake_replica,
@@ -358,3 +364,73 @@ async def test_a_client_that_does_not_read_stops_the_replica():
         client.reset()
         await until(lambda: load_of(up) == IDLE)
         await until(lambda: replica.open <= 1)
+
+
+class Kept:
+    """A reply that keeps what it is told."""
+
+    def __init__(self, framed: bool) -> None:
+        self.framed = framed
+        self.source = None
+        self.status = 0
+        self.body = b""
+        self.ended = self.aborted = False
+
+    def head(self, status, reason, headers, *, bodiless=False) -> None:
+        self.status = status
+
+    def write(self, data) -> None:
+        self.body += data
+
+    def end(self) -> None:
+        self.ended = True
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+USAGE = (
+    b'data: {"choices":[],"usage":{"prompt_tokens":50,"completion_tokens":3,'
+    b'"prompt_tokens_details":{"cached_tokens":32}}}\n\n'
+)
+EVENTS = [b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'] * 3 + [USAGE, b"data: [DONE]\n\n"]
+CHUNKS = b"".join(map(chunk, EVENTS)) + chunk(b"")
+INTERIM = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
+REPLY = INTERIM + STREAM + CHUNKS
+
+
+async def relayed(pieces, framed):
+    upstream = Upstream("127.0.0.1", 1, timeouts=Timeouts(idle_s=None))
+    connection, reply, transport = ReplicaConnection(upstream), Kept(framed), FakeTransport()
+    connection.connection_made(transport)
+    started = asyncio.ensure_future(connection.started(b"POST", reply, lambda: None, False))
+    await asyncio.sleep(0)
+    for piece in pieces:
+        connection.data_received(piece)
+    return await started, reply, transport
+
+
+@given(cuts=st.sets(st.integers(1, len(REPLY) - 1), max_size=40), framed=st.booleans())
+def test_a_reply_is_the_same_however_it_is_cut(cuts, framed):
+    places = [0, *sorted(cuts), len(REPLY)]
+    pieces = [REPLY[start:end] for start, end in pairwise(places)]
+    ending, reply, transport = asyncio.run(relayed(pieces, framed))
+    assert reply.body == (CHUNKS if framed else b"".join(EVENTS))
+    assert (reply.status, reply.ended, reply.aborted) == (200, True, False)
+    assert (ending.whole, ending.event_stream, transport.closed) == (True, True, False)
+    told = usage(ending.tail)
+    assert (told.prompt_tokens, told.cached_tokens, told.output_tokens) == (50, 32, 3)
+
+
+async def test_the_usage_of_a_long_reply_is_in_its_kept_end():
+    body = b'{"choices":[{"text":"' + b"a" * 200_000 + b'"}],"usage":{"prompt_tokens":9,"completion_tokens":4}}'
+    raw = ok(body)
+    pieces = [raw[start : start + 50_000] for start in range(0, len(raw), 50_000)]
+    ending, _, _ = await relayed(pieces, True)
+    assert usage(ending.tail).prompt_tokens == 9
+    assert len(ending.tail) <= 64 * 1024
+
+
+async def test_empty_lines_before_a_reply_are_no_interim_reply():
+    ending, reply, _ = await relayed([b"\r\n" + ok(b"{}")], True)
+    assert (ending.whole, reply.status, reply.body) == (True, 200, b"{}")

@@ -215,14 +215,14 @@ class Fleet:
 
     def view(self, request: Request, now_s: float, without: Container[str] = ()) -> tuple[Replica, ...]:
         """The replicas that may be chosen, as this request sees them; empty when there is none. Changes nothing."""
-        matched, shared = self._index.found(request.blocks)
+        found = self._index.found(request.blocks)
         return tuple(
             Replica(
                 entry.name,
                 entry.in_flight,
                 entry.pending_prefill_tokens,
-                self._matched(entry, matched),
-                shared,
+                self._matched(entry, found.matched),
+                found.shared_blocks,
                 self._index.held_blocks(entry.name),
                 entry.capacity_blocks,
                 entry.weight,
@@ -230,6 +230,7 @@ class Fleet:
                 entry.report.waiting,
                 entry.report.kv_used_fraction,
                 None if entry.reported_s is None else now_s - entry.reported_s,
+                found.scarce_blocks,
             )
             for entry in self._entries.values()
             if entry.open and entry.present and entry.serves(request.model) and entry.name not in without

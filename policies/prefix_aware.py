@@ -3,14 +3,16 @@
     waiting    (pending uncached prompt tokens + `in_flight_tokens` x requests in flight) / weight
     private    uncached tokens of this prompt that only its own conversation can use again
     shared     uncached tokens of its leading blocks that many different prompts continue (a system prompt, tools)
+    scarce     those of them with fewer copies than their share of all prompts deserves: one more copy is an investment
     full       share of the cache that is held, 0 to 1: new blocks evict only from a full one
-    cost       waiting + ((k + full) x private + `shared_cost` x full x shared) / weight; the smallest wins
+    cost       waiting + ((k + full) x private + `shared_cost` x full x (shared - scarce)) / weight
     k          1 + 1 / (1 - pinned), pinned = the share of the KV pool that running requests hold, at most 0.9
-    ties       to the cache with most room, then at random
+    choice     the smallest cost; ties at random
 
 A warm replica is left only when waiting there costs more than computing elsewhere. Why so: recomputing a shared head is
 paid once per replica and then helps everybody, so where there is room it must not attract (naive longest-prefix sends
 every new user to the first replica that saw the system prompt, whose cache then thrashes while the others stay empty).
+Room is not enough: when a new system prompt comes to caches that are full, or of unknown size, only its scarcity tells.
 A moved conversation costs more than its own prefill, since its copy evicts somebody's blocks, the more so the fuller
 the pool. Decoding requests count, or new users pile onto one replica. `bench/compare_policies.py` compares.
 """
@@ -47,22 +49,17 @@ class PrefixAware:
         self._random = random.Random(seed)
 
     def choose(self, request: Request, replicas: Sequence[Replica]) -> Choice:
-        """The cheapest replica. Reasons: `only`, `prefix` (none is warmer), `load`, and for ties `room` and `tie`."""
+        """The cheapest replica. Reasons: `only`, `prefix` (none is warmer), `load` (work and room decided), `tie`."""
         if len(replicas) == 1:
             return Choice(replicas[0].name, "only")
         costs = [self._cost(request, replica) for replica in replicas]
         least = min(costs)
         best = [replica for replica, cost in zip(replicas, costs, strict=True) if cost == least]
-        reason = "load"
-        if len(best) > 1:
-            emptiest = _emptiest(best)
-            reason = "tie" if len(emptiest) == len(best) else "room"
-            best = emptiest
         chosen = best[0] if len(best) == 1 else self._random.choice(best)
         matches = [replica.matched_blocks for replica in replicas]
         if chosen.matched_blocks == max(matches) > min(matches):
-            reason = "prefix"
-        return Choice(chosen.name, reason)
+            return Choice(chosen.name, "prefix")
+        return Choice(chosen.name, "load" if len(best) == 1 else "tie")
 
     def explained(self, request: Request, replicas: Sequence[Replica]) -> dict[str, float]:
         """What each replica would cost this request, in prompt tokens of a replica of weight 1."""
@@ -71,7 +68,8 @@ class PrefixAware:
     def _cost(self, request: Request, replica: Replica) -> float:
         matched = replica.matched_blocks * request.block_tokens
         shared = replica.shared_blocks * request.block_tokens
-        shared_uncached = max(0, shared - matched)
+        scarce = replica.scarce_blocks * request.block_tokens
+        shared_uncached = max(0, shared - max(matched, scarce))
         private_uncached = request.prompt_tokens - max(matched, shared)
         fullness = _fullness(replica)
         own = (self._private_cost(replica) + fullness) * private_uncached
@@ -90,9 +88,3 @@ def _fullness(replica: Replica) -> float:
     if not replica.capacity_blocks:
         return 1.0
     return min(1.0, replica.held_blocks / replica.capacity_blocks)
-
-
-def _emptiest(replicas: Sequence[Replica]) -> list[Replica]:
-    """Of equal costs, the replicas whose caches have most room."""
-    least = min(_fullness(replica) for replica in replicas)
-    return [replica for replica in replicas if _fullness(replica) == least]

@@ -54,6 +54,8 @@ class Replica:
     """Share of the KV pool pinned by running requests, 0 to 1."""
     report_age_s: float | None = None
     """Seconds since the replica reported the `engine_*` values."""
+    scarce_blocks: int = 0
+    """Those of `shared_blocks` that fewer replicas hold than their share of all prompts deserves."""
 
 
 @dataclass(frozen=True, slots=True)

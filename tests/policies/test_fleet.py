@@ -388,3 +388,43 @@ def test_a_request_that_could_not_be_read_is_load_and_nothing_else() -> None:
     fleet.failed(opaque)
     assert fleet.load("r1") == (0, 0)
     assert fleet.index_runs == 0
+
+
+def test_events_are_a_replica_s_word() -> None:
+    fleet = fleet_of("r1", "r2")
+    fleet.sent(A, "r1")
+    fleet.first_token(A)
+    fleet.stored("r1", A.blocks[:4])
+    fleet.stored("r1", A.blocks[4:6], parent=A.blocks[3])
+    assert matched(fleet, A) == {"r1": 6, "r2": 0}
+    fleet.removed("r1", A.blocks[5:6])
+    assert matched(fleet, A) == {"r1": 5, "r2": 0}
+    assert fleet.held_blocks("r1") == 5
+    fleet.cleared("r1")
+    assert matched(fleet, A) == {"r1": 0, "r2": 0}
+    with pytest.raises(FleetError, match="no replica 'r9'"):
+        fleet.stored("r9", A.blocks)
+    with pytest.raises(FleetError, match="no replica 'r9'"):
+        fleet.removed("r9", A.blocks)
+
+
+def test_a_burst_that_fails_leaves_nothing() -> None:
+    fleet = fleet_of("r1")
+    burst = [request(f"burst-{number}", 10, own=number % 3) for number in range(6)]
+    for sent in burst:
+        fleet.sent(sent, "r1")
+    for lost in burst:
+        fleet.failed(lost)
+    assert repr(fleet) == "<Fleet r1 0 in flight 0 pending 0 held>"
+    assert fleet.index_runs == 0
+
+
+def test_a_failure_takes_nothing_that_was_computed_meanwhile() -> None:
+    fleet = fleet_of("r1")
+    first, second = request("first", 10), request("second", 10)
+    fleet.sent(first, "r1")
+    fleet.sent(second, "r1")
+    fleet.first_token(first)
+    fleet.failed(first)
+    fleet.failed(second)
+    assert matched(fleet, second) == {"r1": 10}

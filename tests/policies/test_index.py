@@ -383,6 +383,26 @@ def test_a_head_nobody_has_computed_is_not_shared() -> None:
     assert index.shared_blocks(keys([1, 2, 3, 99])) == 3
 
 
+def test_a_head_that_all_prompts_share_is_scarce_until_every_replica_has_it() -> None:
+    index = index_of("r1", "r2", "r3")
+    asked = keys([1, 2, 3, 99])
+    for conversation in range(20):
+        index.recorded("r1", keys([1, 2, 3, 10 + conversation]))
+    assert index.found(asked) == ({"r1": 3}, 3, 3)
+    index.recorded("r2", keys([1, 2, 3, 50]))
+    assert index.found(asked).scarce_blocks == 3
+    index.recorded("r3", keys([1, 2, 3, 60]))
+    assert index.found(asked) == ({"r1": 3, "r2": 3, "r3": 3}, 3, 0)
+
+
+def test_a_head_of_few_prompts_is_not_scarce() -> None:
+    index = index_of("r1", "r2", "r3")
+    for tenant in range(6):
+        for conversation in range(SHARED_AFTER):
+            index.recorded("r1", keys([tenant, 2, 3, 10 + conversation]))
+    assert index.found(keys([0, 2, 3, 99])) == ({"r1": 3}, 3, 0), "a sixth of all prompts, a third of the copies"
+
+
 def test_a_replica_that_tells_is_believed() -> None:
     index = index_of("r1", "r2")
     index.recorded("r1", unique(1, 9))

@@ -1,6 +1,8 @@
 """Prefixes attract, work repels, and nobody herds."""
 
-from collections import Counter
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -15,6 +17,8 @@ LETTERS = {
     "p": "pending_prefill_tokens",
     "m": "matched_blocks",
     "s": "shared_blocks",
+    "c": "scarce_blocks",
+    "n": "capacity_blocks",
     "h": "held_blocks",
     "w": "weight",
     "k": "engine_kv_used_fraction",
@@ -57,10 +61,22 @@ def prompt(tokens: int) -> Request:
         ),
         pytest.param(2000, "r1 m=60 s=60 | r2 s=60", Choice("r1", "prefix"), id="but breaks a tie"),
         pytest.param(2000, "r1 m=60 s=60 p=960 | r2 s=60 m=50", Choice("r2", "load"), id="a little less, much calmer"),
+        pytest.param(
+            2000, "r1 m=60 s=60 c=60 f=1 | r2 s=60 c=60", Choice("r2", "load"), id="a scarce head holds nobody"
+        ),
+        pytest.param(
+            2000, "r1 m=60 s=60 c=40 | r2 s=60 c=40", Choice("r1", "prefix"), id="only its scarce part is free"
+        ),
+        pytest.param(
+            2000, "r1 m=80 s=60 c=60 p=1000 | r2 s=60 c=60", Choice("r2", "load"), id="nor its few own blocks"
+        ),
+        pytest.param(2000, "r1 h=80 n=100 | r2 h=60 n=100", Choice("r2", "load"), id="as busy: where there is room"),
+        pytest.param(2000, "r1 h=80 n=100 | r2 h=99 n=200", Choice("r2", "load"), id="room is a share"),
+        pytest.param(2000, "r1 m=9 f=1 | r2 m=9", Choice("r2", "load"), id="all are as warm: load decides"),
         pytest.param(2000, "r1 p=1000 w=4 | r2 p=500", Choice("r1", "load"), id="four times as fast"),
-        pytest.param(2000, "r1 m=50 p=1700 | r2", Choice("r2", "load"), id="an empty pool: moving is cheap"),
+        pytest.param(2000, "r1 m=50 p=1700 n=9 | r2 n=9", Choice("r2", "load"), id="an empty pool: moving is cheap"),
         pytest.param(2000, "r1 m=50 p=1700 k=0.8 | r2 k=0.8", Choice("r1", "prefix"), id="a full pool: it costs"),
-        pytest.param(2000, "r1 m=50 p=9000 k=1.0 | r2 k=1.0", Choice("r2", "load"), id="yet is not infinite"),
+        pytest.param(2000, "r1 m=50 p=9900 k=1.0 | r2 k=1.0", Choice("r2", "load"), id="yet is not infinite"),
     ],
 )
 def test_the_cheapest_replica_wins(tokens: int, view: str, expected: Choice) -> None:
@@ -68,10 +84,17 @@ def test_the_cheapest_replica_wins(tokens: int, view: str, expected: Choice) -> 
 
 
 def test_the_cost_is_the_documented_one() -> None:
-    view = replicas("r1 m=10 s=20 p=300 f=2 w=2 k=0.5 | r2 s=20")
+    view = replicas("r1 m=10 s=20 c=15 p=300 f=2 w=2 k=0.5 h=40 n=50 | r2 s=20")
     costs = PrefixAware(in_flight_tokens=50, shared_cost=0.5).explained(prompt(1000), view)
-    assert costs == {"r1": (300 + 100) / 2 + (3 * 680 + 0.5 * 160) / 2, "r2": 2 * 680 + 0.5 * 320}
-    assert PrefixAware(stickiness=1.0, shared_cost=1.0).explained(prompt(1000), view)["r2"] == 1000
+    assert costs["r1"] == pytest.approx((300 + 100) / 2 + ((3 + 0.8) * 680 + 0.5 * 0.8 * 80) / 2)
+    assert costs["r2"] == (2 + 1) * 680 + 0.5 * 320
+    [plain] = PrefixAware(stickiness=1.0, shared_cost=1.0).explained(prompt(1000), replicas("r1 s=20 n=9")).values()
+    assert plain == pytest.approx(680 + 0.02 * 320), "an empty cache still computes the head once"
+
+
+def test_an_unknown_size_counts_as_full() -> None:
+    choices = {PrefixAware(seed=seed).choose(prompt(2000), replicas("r1 h=80 n=100 | r2")) for seed in range(20)}
+    assert choices == {Choice("r1", "load")}, "of unknown size counts as full: a new prompt might evict there"
 
 
 def test_misses_fill_the_idle_evenly() -> None:
@@ -114,7 +137,7 @@ def new_user(number: int, system: int) -> Request:
     return replace(sample_request(number), id=f"user-{number}", blocks=head + own, prompt_tokens=16 * (system + 12) + 5)
 
 
-@pytest.mark.parametrize("in_flight_at_once", [12, 40])
+@pytest.mark.parametrize("in_flight_at_once", [1, 4, 12, 40])
 def test_new_users_of_one_system_prompt_do_not_herd(in_flight_at_once: int) -> None:
     fleet, policy = Fleet(), PrefixAware()
     for name in ("r1", "r2", "r3", "r4"):
@@ -147,3 +170,80 @@ def test_a_hot_prefix_spills_gets_more_copies_and_comes_home(count: int) -> None
         fleet.done(asked)
     calm = replace(hot[0], id="calm")
     assert policy.choose(calm, fleet.view(calm, 0.0)).reason == "prefix"
+
+
+def conversations(users: int, turns: int, system: int) -> Iterator[Request]:
+    """Turns of many users behind one system prompt, shuffled; a turn adds 10 blocks to its user's history."""
+    draw = random.Random(1)
+    order = [user for user in range(users) for _ in range(turns)]
+    draw.shuffle(order)
+    head, turn_of = sample_request(1, blocks=system).blocks, Counter[int]()
+    for number, user in enumerate(order):
+        turn_of[user] += 1
+        own = sample_request(1_000 + user, blocks=10 * turns).blocks[: 10 * turn_of[user]]
+        blocks = head + own
+        yield replace(sample_request(), id=str(number), blocks=blocks, prompt_tokens=16 * len(blocks) + 5)
+
+
+@pytest.mark.parametrize("told_size", [True, False])
+@pytest.mark.parametrize("in_flight_at_once", [1, 4, 16])
+def test_a_quiet_fleet_uses_all_of_its_cache(in_flight_at_once: int, told_size: bool) -> None:
+    """Without load to push anyone away, a head that everybody shares must not keep all users on one replica.
+
+    4 caches of 1,750 blocks hold the 75 of the system prompt and the 6,000 of the users only together.
+    """
+    fleet, policy = Fleet(unknown_capacity_blocks=1_750), PrefixAware()
+    for name in ("r1", "r2", "r3", "r4"):
+        fleet.joined(name, capacity_blocks=1_750 if told_size else None)
+    computed, live, most = Counter[str](), list[Request](), 0
+    for asked in conversations(users=100, turns=6, system=75):
+        choice = policy.choose(asked, fleet.view(asked, 0.0))
+        fleet.sent(asked, choice.replica)
+        computed[choice.replica] += fleet.load(choice.replica)[1]
+        fleet.first_token(asked)
+        live.append(asked)
+        most += asked.prompt_tokens
+        if len(live) >= in_flight_at_once:
+            fleet.done(live.pop(0))
+    least = 16 * (75 + 100 * 60) + 5 * 600
+    assert sum(computed.values()) <= 1.1 * least, "of what one cache of unlimited size would compute"
+    assert max(computed.values()) <= 1.3 * sum(computed.values()) / 4
+
+
+def test_one_of_many_heads_stays_where_it_is() -> None:
+    """Copies of every head would crowd each other out: each tenant's prompt keeps to few replicas."""
+    fleet, policy, homes = Fleet(), PrefixAware(), defaultdict[int, set[str]](set)
+    for number in range(8):
+        fleet.joined(f"r{number}", capacity_blocks=4_000)
+    for number in range(1_200):
+        tenant = number % 60
+        head, own = sample_request(tenant, blocks=200).blocks, sample_request(5_000 + number, blocks=4).blocks
+        asked = replace(sample_request(), id=str(number), blocks=head + own, prompt_tokens=16 * 204 + 5)
+        choice = policy.choose(asked, fleet.view(asked, 0.0))
+        fleet.sent(asked, choice.replica)
+        fleet.done(asked)
+        homes[tenant].add(choice.replica)
+    assert max(map(len, homes.values())) == 1
+    assert max(Counter(home for [home] in homes.values()).values()) <= 9, "and they are spread: 60 over 8"
+
+
+def test_a_new_system_prompt_spreads_over_full_caches() -> None:
+    """One replica keeps its first users, until they show in its share of all prompts; then all replicas get it."""
+    fleet, policy, counts = Fleet(), PrefixAware(), Counter[str]()
+    for name in ("r1", "r2", "r3", "r4"):
+        fleet.joined(name, capacity_blocks=1_000)
+    for asked in [new_user(number, system=100) for number in range(500)]:
+        fleet.sent(asked, policy.choose(asked, fleet.view(asked, 0.0)).replica)
+        fleet.done(asked)
+    assert [fleet.held_blocks(name) for name in fleet.replicas()] == [1_000] * 4
+    for number in range(300):
+        asked = new_user(number, system=100)
+        fresh = sample_request(2, blocks=100).blocks + sample_request(90_000 + number, blocks=12).blocks
+        asked = replace(asked, id=f"fresh-{number}", blocks=fresh)
+        choice = policy.choose(asked, fleet.view(asked, 0.0))
+        fleet.sent(asked, choice.replica)
+        fleet.done(asked)
+        if number >= 100:
+            counts[choice.replica] += 1
+    assert len(counts) == 4
+    assert max(counts.values()) <= 0.35 * 200

@@ -236,7 +236,7 @@ async def _listening(
     stack: AsyncExitStack, config: Config, gateway: Gateway, watcher: Watcher
 ) -> tuple[Listener, asyncio.Server, web.Server]:
     """The client port: the data plane, and behind it the application for everything that is not a POST."""
-    from router.web import QuietHandler, public_application
+    from router.web import public_application, state, taking_over
 
     application = public_application(
         gateway, models=watcher.models, health=lambda: state(watcher), body_bytes=config.limits.body_bytes
@@ -248,20 +248,8 @@ async def _listening(
     limits = Limits(config.limits.header_bytes, config.limits.body_bytes)
     taken_over = runner.server
     assert taken_over is not None  # noqa: S101 -- set up above
+    listener = Listener(gateway.serve, limits, taking_over(taken_over, limits.header_bytes), connections)
     loop = asyncio.get_running_loop()
-
-    def handler() -> QuietHandler:
-        limit = config.limits.header_bytes
-        return QuietHandler(
-            taken_over,
-            loop=loop,
-            access_log=None,  # type: ignore[arg-type]  # None is how it is turned off
-            auto_decompress=False,
-            max_line_size=limit,
-            max_field_size=limit,
-        )
-
-    listener = Listener(gateway.serve, limits, handler, connections)
     server = await loop.create_server(listener, config.listen.host, config.listen.port, backlog=_BACKLOG)
     stack.callback(_aborted, connections)
     stack.callback(server.close)
@@ -271,7 +259,7 @@ async def _listening(
 async def _administered(
     stack: AsyncExitStack, config: Config, gateway: Gateway, watcher: Watcher, metrics: Metrics
 ) -> str:
-    from router.web import admin_application
+    from router.web import admin_application, state
 
     application = admin_application(
         gateway, metrics=metrics.exposition, health=lambda: state(watcher), body_bytes=config.limits.body_bytes
@@ -288,25 +276,6 @@ async def _administered(
 def _aborted(connections: set[ClientConnection]) -> None:
     for connection in list(connections):
         connection.abort()
-
-
-def state(watcher: Watcher) -> dict[str, Any]:
-    """`/health` and `/state`: how the replicas stand."""
-    states = watcher.states()
-    return {
-        "replicas_open": sum(one.usable for one in states),
-        "replicas": [
-            {
-                "name": one.name,
-                "url": one.url,
-                "state": one.state,
-                "reason": one.reason,
-                "models": one.models,
-                "restarts": one.restarts,
-            }
-            for one in states
-        ],
-    }
 
 
 def _shown(host: str, port: int) -> str:

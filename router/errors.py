@@ -91,6 +91,10 @@ class BodyTooLarge(RequestError):  # noqa: N818 -- named after the HTTP status i
     kind = "invalid_request_error"
     code = "body_too_large"
 
+    @classmethod
+    def over(cls, limit_bytes: int) -> "BodyTooLarge":
+        return cls(f"the body exceeds limits.body_bytes = {limit_bytes}; raise it or send less")
+
 
 class HeadTooLarge(RequestError):  # noqa: N818 -- named after the HTTP status it is
     """Request line and headers together are larger than `limits.header_bytes`."""

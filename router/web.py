@@ -15,6 +15,7 @@ from aiohttp.http_exceptions import LineTooLong
 
 from router.errors import BadRequest, BodyTooLarge, HeadTooLarge, NoReplicaAvailable, RequestError
 from router.gateway import Gateway
+from router.health import Watcher
 from router.http.messages import Call, Headers, Source, origin_form, without_hop_by_hop
 
 _QUEUED_BYTES = 64 * 1024  # a reply that waits for a slow client stops the replica at this much
@@ -47,6 +48,23 @@ class QuietHandler(web.RequestHandler):
         response = error_response(error)
         response.force_close()
         return response
+
+
+def taking_over(server: web.Server, header_bytes: int) -> Callable[[], QuietHandler]:
+    """Makes the connections of `server` whose first bytes were read elsewhere."""
+    loop = asyncio.get_running_loop()
+
+    def handler() -> QuietHandler:
+        return QuietHandler(
+            server,
+            loop=loop,
+            access_log=None,  # type: ignore[arg-type]  # None is how it is turned off
+            auto_decompress=False,
+            max_line_size=header_bytes,
+            max_field_size=header_bytes,
+        )
+
+    return handler
 
 
 class QueuedReply:
@@ -126,8 +144,7 @@ async def passed_on(gateway: Gateway, request: web.Request) -> web.StreamRespons
     try:
         call = await _call(request)
     except web.HTTPRequestEntityTooLarge:
-        limit = request.client_max_size
-        return error_response(BodyTooLarge(f"the body exceeds limits.body_bytes = {limit}; raise it or send less"))
+        return error_response(BodyTooLarge.over(request.client_max_size))
     serving = asyncio.ensure_future(gateway.serve(call, reply))
     serving.add_done_callback(lambda _: reply.abort())  # after `end` this says nothing; a fault must not wait for ever
     try:
@@ -149,6 +166,25 @@ async def _call(request: web.Request) -> Call:
         host=request.headers.get("Host", "").encode("latin-1"),
         peer=request.remote or "unknown",
     )
+
+
+def state(watcher: Watcher) -> Json:
+    """`/health` and `/state`: how the replicas stand."""
+    states = watcher.states()
+    return {
+        "replicas_open": sum(one.usable for one in states),
+        "replicas": [
+            {
+                "name": one.name,
+                "url": one.url,
+                "state": one.state,
+                "reason": one.reason,
+                "models": one.models,
+                "restarts": one.restarts,
+            }
+            for one in states
+        ],
+    }
 
 
 def json_response(body: object, status: int = 200) -> web.Response:

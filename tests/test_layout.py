@@ -19,9 +19,7 @@ TESTED_ELSEWHERE = {
     "sim/live.py": "test_emulator.py",  # the emulator's clock, seen through its answers
     "sim/emulator_*.py": "test_emulator.py",  # parts of one server, tested as its clients see it
     "router/prompt_*.py": "test_prompts.py",  # parts of one reader, tested as the gateway calls it
-    "router/app.py": "test_gateway.py",  # the wiring, seen through the whole router
     "router/http/connection.py": "test_upstream.py",  # one connection, as the way to a replica uses it
-    "router/http/messages.py": "test_server.py",  # the values the two Protocols exchange
 }
 """Modules without a test file of their own: where they are tested, and why there."""
 

@@ -159,9 +159,8 @@ class ClientConnection(asyncio.Protocol):
         self._head_bytes += size_bytes
         self._untold_bytes += untold_bytes
         if max(self._head_bytes, self._untold_bytes) > self._limits.header_bytes:
-            raise self._refused(
-                HeadTooLarge(f"request line and headers exceed limits.header_bytes = {self._limits.header_bytes}")
-            )
+            limit = self._limits.header_bytes
+            raise self._refused(HeadTooLarge(f"request line and headers exceed limits.header_bytes = {limit}"))
 
     def on_headers_complete(self) -> None:
         self._head_open = False
@@ -195,9 +194,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _check_body(self, size_bytes: int) -> None:
         if size_bytes > self._limits.body_bytes:
-            raise self._refused(
-                BodyTooLarge(f"the body exceeds limits.body_bytes = {self._limits.body_bytes}; raise it or send less")
-            )
+            raise self._refused(BodyTooLarge.over(self._limits.body_bytes))
 
     def _refused(self, error: RequestError) -> RequestError:
         """llhttp wraps what a callback raises, so the reason is kept aside."""
@@ -318,8 +315,7 @@ class ClientConnection(asyncio.Protocol):
         head: Headers = [*error.headers, (b"Content-Length", b"%d" % len(body))]
         self.head(error.status, error.reason.encode(), head)
         self._transport.write(body)
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
+        self._transport.write_eof()
         asyncio.get_running_loop().call_later(_LINGER_S, self._transport.abort)
 
     def close_when_idle(self) -> None:

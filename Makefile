@@ -8,7 +8,7 @@ demo: .venv/.run
 	@$(BIN)/router demo
 
 test: .venv/.test
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -q
 
 check: .venv/.test
 	@$(BIN)/ruff format --check .
@@ -22,6 +22,8 @@ format: .venv/.test
 
 bench: .venv/.test
 	@$(BIN)/python bench/decision.py
+	@$(BIN)/python bench/index_memory.py
+	@$(BIN)/python bench/compare_policies.py
 
 dist: .venv/.test
 	@$(BIN)/python -m build

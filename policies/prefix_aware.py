@@ -7,7 +7,6 @@
     full       share of the cache that is held, 0 to 1: new blocks evict only from a full one
     cost       waiting + ((k + full) x private + `shared_cost` x full x (shared - scarce)) / weight
     k          1 + 1 / (1 - pinned), pinned = the share of the KV pool that running requests hold, at most 0.9
-    choice     the smallest cost; ties at random
 
 A warm replica is left only when waiting there costs more than computing elsewhere. Why so: recomputing a shared head is
 paid once per replica and then helps everybody, so where there is room it must not attract (naive longest-prefix sends

@@ -23,7 +23,8 @@ from policies.plugins import load
 from router.config import Config, ReplicaAddress
 from router.gateway import Gateway
 from router.health import Watcher
-from router.http.server import ClientConnection, Limits, Listener
+from router.http.messages import Limits
+from router.http.server import ClientConnection, Listener
 from router.http.upstream import Timeouts, Upstream
 from router.identity import Identity
 from router.metrics import Metrics

@@ -26,6 +26,14 @@ HOP_BY_HOP = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """What a client may send."""
+
+    header_bytes: int = 64 * 1024
+    body_bytes: int = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """One complete request of a client, hop-by-hop headers already dropped, the body whole and untouched."""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import httptools
 
 from router.errors import BadRequest, BodyTooLarge, HeadTooLarge, NotImplementedHere, RequestError
-from router.http.messages import Call, Headers, Reply, Source, origin_form, without_hop_by_hop
+from router.http.messages import Call, Headers, Limits, Reply, Source, origin_form, without_hop_by_hop
 
 _log = logging.getLogger("router.http")
 
@@ -23,14 +23,6 @@ _LINGER_S = 2.0  # how long an early error waits for the client to stop sending,
 _POST = b"POST "
 
 Serve = Callable[[Call, Reply], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a client may send."""
-
-    header_bytes: int = 64 * 1024
-    body_bytes: int = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,18 +283,22 @@ class ClientConnection(asyncio.Protocol):
         if not self._keep_alive:
             parts.append(b"Connection: close\r\n")
         parts.append(b"\r\n")
-        self._transport.write(b"".join(parts))
+        self._send(b"".join(parts))
         if self._writing_paused and self.source is not None:  # by the reply before this one
             self.source.pause()
 
     def write(self, data: bytes) -> None:
         if self._chunking and data:  # an empty chunk would end the reply
             data = b"%x\r\n%b\r\n" % (len(data), data)
-        self._transport.write(data)
+        self._send(data)
+
+    def _send(self, data: bytes) -> None:
+        if not self._transport.is_closing():  # the client left; the task that serves it learns of it next
+            self._transport.write(data)
 
     def end(self) -> None:
         if self._chunking:
-            self._transport.write(b"0\r\n\r\n")
+            self._send(b"0\r\n\r\n")
 
     def abort(self) -> None:
         self._transport.abort()

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.http.server import ClientConnection, Limits, Listener
+from router.http.messages import Limits
+from router.http.server import ClientConnection, Listener
 from tests.fakes import (
     BODY,
     IDLE,
@@ -344,3 +345,29 @@ def test_requests_are_the_same_however_they_are_cut(cuts):
     asyncio.run(life())
     assert [body for _, body, _ in seen] == [b'{"a":1}', b"ab", b"abc", b"", b"POST / HTTP/1.1\r\n\r\n"]
     assert all(names == [] for _, _, names in seen)
+
+
+class ClosedTransport:
+    """A socket that is gone, as uvloop shows it: writing to it raises."""
+
+    def get_extra_info(self, name):
+        return None
+
+    def is_closing(self):
+        return True
+
+    def write(self, data):
+        raise RuntimeError("the handler is closed")
+
+
+async def test_a_reply_that_meets_a_client_just_gone_is_dropped():
+    connections = set()
+    connection = ClientConnection(Listener(None, Limits(), asyncio.Protocol, connections))
+    connection.connection_made(ClosedTransport())
+
+    connection.head(200, b"OK", [])
+    connection.write(b"data: 1")
+    connection.end()
+    connection.connection_lost(None)
+
+    assert connections == set()

@@ -118,7 +118,10 @@ class Gateway:
                 self.fleet.done(request)
                 self._record(request, prompt, view, choice, began_s, first_byte.at_s, None, len(failed))
                 raise
-            self.fleet.done(request)
+            if ending.status < 400:
+                self.fleet.done(request)
+            else:  # the prompt was not computed, so nothing of it is cached
+                self.fleet.failed(request)
             self._judged(choice.replica, ending)
             self._record(request, prompt, view, choice, began_s, first_byte.at_s, ending, len(failed))
             return

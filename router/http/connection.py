@@ -230,7 +230,7 @@ class ReplicaConnection(asyncio.Protocol):
         assert self._reply is not None  # noqa: S101 -- data_received returned otherwise
         if not data:
             return
-        if self._first_byte is not None and self._last:
+        if self._first_byte is not None and self._last and self._status < 400:
             self._first_byte()
             self._first_byte = None
         if self._framed:

@@ -1,6 +1,7 @@
 """Errors of the router's own, retries, broken streams, clients that leave, and what is counted."""
 
 import asyncio
+import json
 import socket
 
 import pytest
@@ -485,3 +486,17 @@ async def test_requests_go_only_where_their_model_is():
             for _ in range(3):
                 assert (await posted(up.url, b'{"model":"n","prompt":"x"}')).status == 200
             assert (len(a.seen), len(b.seen)) == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("status", "held"),
+    [(b"200 OK", 3), (b"400 Bad Request", 0), (b"429 Too Many Requests", 0), (b"503 Service Unavailable", 0)],
+)
+async def test_a_prompt_that_a_replica_refused_is_not_expected_in_its_cache(status, held):
+    body = json.dumps({"model": "m", "prompt": list(range(60))}).encode()
+    async with fake_replica(ok(status=status)) as replica, router_over(replica) as up:
+        await up.readers.ready()
+        assert (await posted(up.url, body)).status == int(status[:3])
+        await until(lambda: load_of(up) == {(0, 0)})
+        (name,) = up.fleet.replicas()
+        assert up.fleet.held_blocks(name) == held

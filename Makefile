@@ -22,6 +22,7 @@ format: .venv/.test
 
 bench: .venv/.test
 	@$(BIN)/python bench/decision.py
+	@$(BIN)/python bench/placement.py
 	@$(BIN)/python bench/index_memory.py
 	@$(BIN)/python bench/compare_policies.py
 

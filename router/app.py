@@ -30,9 +30,10 @@ from router.identity import Identity
 from router.metrics import Metrics
 from router.models import Models, cards
 from router.openai import ROUTES
+from router.parity import parity
 from router.probes import session
 from router.prompts import LocalReader, PromptReader
-from router.readers import Picked, parity, reader_for
+from router.readers import Picked, reader_for
 from router.templates import TemplateError
 from router.tokenizers import TokenizerError
 

@@ -15,8 +15,9 @@ from router.config import Config, ReplicaAddress
 from router.engine_metrics import EngineMetrics, parse
 from router.errors import UsageError
 from router.models import cards
+from router.parity import parity
 from router.probes import ProbeError, answer, model_entries, session
-from router.readers import parity, reader_for
+from router.readers import reader_for
 from router.templates import TemplateError
 from router.tokenizers import TokenizerError
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from router.parity import Ask as Ask
 from router.parity import Parity as Parity
-from router.parity import parity as parity
 from router.prompts import LocalReader, PromptReader, ReplicaReader, TextReader
 from router.templates import ChatTemplate, TemplateError, special_tokens
 from router.tokenizers import TokenizerError, found_folder, load

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 
 from policies.blocks import Chain, block_keys, packed
 
+JobId = str | int
+"""The emulator names jobs as the engine does, the simulator counts them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """One request as the engine sees it: lengths, and the keys of all full blocks of prompt and answer together."""
 
-    id: str
+    id: JobId
     prompt_tokens: int
     output_tokens: int
     keys: tuple[bytes, ...]
@@ -22,7 +25,7 @@ class Job:
     @classmethod
     def of(
         cls,
-        job_id: str,
+        job_id: JobId,
         root: Chain,
         prompt: Sequence[int],
         output: Sequence[int],
@@ -40,18 +43,18 @@ class Step:
     """What one step computes. `admitted` gives the prompt tokens found in the cache, first admissions only."""
 
     duration_s: float
-    scheduled: dict[str, int]
-    admitted: dict[str, int]
-    preempted: tuple[str, ...]
+    scheduled: dict[JobId, int]
+    admitted: dict[JobId, int]
+    preempted: tuple[JobId, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
     """What a finished step gave: every id in `made` got one token; it was the first or the last of some."""
 
-    made: tuple[str, ...]
-    first: tuple[str, ...]
-    finished: tuple[str, ...]
+    made: tuple[JobId, ...]
+    first: tuple[JobId, ...]
+    finished: tuple[JobId, ...]
 
 
 @dataclass(slots=True)

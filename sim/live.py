@@ -9,7 +9,7 @@ import logging
 from collections.abc import Sequence
 
 from sim.errors import EngineDied
-from sim.jobs import Job
+from sim.jobs import Job, JobId
 from sim.replica import SimReplica
 
 _log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class LiveReplica:
             raise ValueError(f"speed must be more than 0, not {speed}")
         self.engine = engine
         self._speed = speed
-        self._replies: dict[str, Reply] = {}
+        self._replies: dict[JobId, Reply] = {}
         self._work = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 

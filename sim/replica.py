@@ -10,7 +10,7 @@ from collections import deque
 
 from sim.cost import Profile
 from sim.errors import JobRefused
-from sim.jobs import Counters, Job, Step, Tokens
+from sim.jobs import Counters, Job, JobId, Step, Tokens
 from sim.kv_cache import KvCache
 
 
@@ -53,7 +53,7 @@ class SimReplica:
         self.max_num_seqs = max_num_seqs
         self.max_batched_tokens = max_batched_tokens
         self.counters = Counters()
-        self._sequences: dict[str, _Sequence] = {}
+        self._sequences: dict[JobId, _Sequence] = {}
         self._waiting: deque[_Sequence] = deque()
         self._running: list[_Sequence] = []
         self._step: list[tuple[_Sequence, int]] | None = None
@@ -81,7 +81,7 @@ class SimReplica:
     def kv_used_fraction(self) -> float:
         return self.cache.used_blocks / self.cache.usable_blocks
 
-    def cached_tokens(self, job_id: str) -> int | None:
+    def cached_tokens(self, job_id: JobId) -> int | None:
         """Prompt tokens a live job found in the cache; None before its admission."""
         return self._sequences[job_id].cached_tokens
 
@@ -100,7 +100,7 @@ class SimReplica:
         sequence = self._sequences[job.id] = _Sequence(job)
         self._waiting.append(sequence)
 
-    def abort(self, job_id: str) -> bool:
+    def abort(self, job_id: JobId) -> bool:
         """Forget a job, its full blocks stay cached; False when it is not here (any more)."""
         sequence = self._sequences.pop(job_id, None)
         if sequence is None:
@@ -118,8 +118,8 @@ class SimReplica:
         if self._step is not None:
             raise RuntimeError(f"replica {self.name} is in a step: call finish_step first")
         plan: list[tuple[_Sequence, int]] = []
-        preempted: list[str] = []
-        admitted: dict[str, int] = {}
+        preempted: list[JobId] = []
+        admitted: dict[JobId, int] = {}
         budget = self._grow_running(plan, preempted)
         if not preempted:
             self._admit(plan, admitted, budget)
@@ -159,7 +159,7 @@ class SimReplica:
         """Forget all cached blocks; False while requests hold some."""
         return self.cache.cleared()
 
-    def _grow_running(self, plan: list[tuple[_Sequence, int]], preempted: list[str]) -> int:
+    def _grow_running(self, plan: list[tuple[_Sequence, int]], preempted: list[JobId]) -> int:
         budget = self.max_batched_tokens
         position = 0
         while position < len(self._running) and budget > 0:
@@ -178,7 +178,7 @@ class SimReplica:
             position += 1
         return budget
 
-    def _admit(self, plan: list[tuple[_Sequence, int]], admitted: dict[str, int], budget: int) -> None:
+    def _admit(self, plan: list[tuple[_Sequence, int]], admitted: dict[JobId, int], budget: int) -> None:
         while self._waiting and budget > 0 and len(self._running) < self.max_num_seqs:
             sequence = self._waiting[0]
             hit = self._lookup(sequence)

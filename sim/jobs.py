@@ -14,7 +14,10 @@ JobId = str | int
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request as the engine sees it: lengths, and the keys of all full blocks of prompt and answer together."""
+    """One request as the engine sees it: lengths, and the keys of all full blocks of prompt and answer together.
+
+    Blocks without a key, all or the last ones, can't be hit by anybody.
+    """
 
     id: JobId
     prompt_tokens: int

@@ -213,7 +213,7 @@ class SimReplica:
     def _take(self, sequence: _Sequence, need: int, count: int) -> None:
         if need:
             sequence.blocks += self.cache.allocated(need)
-        full = (sequence.computed + count) // self.cache.block_tokens
+        full = min((sequence.computed + count) // self.cache.block_tokens, len(sequence.job.keys))
         if full > sequence.filled:
             self.cache.filled(sequence.blocks, sequence.job.keys, sequence.filled, full)
             sequence.filled = full

@@ -128,6 +128,15 @@ def count(least: int) -> Callable[[str], int]:
     return whole
 
 
+def event_port(text: str) -> int | None:
+    """A port, 0 for `auto`, None for `off`."""
+    if text in ("auto", "off"):
+        return 0 if text == "auto" else None
+    if not text.isdecimal() or not 0 < int(text) < 65_535:
+        raise argparse.ArgumentTypeError(f"{text} is neither auto nor off nor a port with one after it")
+    return int(text)
+
+
 def positive(text: str) -> float:
     value = float(text)
     if not 0 < value < float("inf"):

@@ -22,6 +22,7 @@ from router.arguments import (
     configuration,
     configuration_arguments,
     count,
+    event_port,
     json_argument,
     parsed,
     positive,
@@ -110,6 +111,8 @@ def _replica_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-num-seqs", type=count(1), default=256, help="requests in one batch (%(default)s)")
     add("--max-num-batched-tokens", type=count(1), default=8192, help="tokens in one step (%(default)s)")
     add("--max-model-len", type=count(2), default=32_768, help="longest prompt and answer together (%(default)s)")
+    told = "publish KV cache events there and replay them from the next port; auto takes free ones (%(default)s)"
+    add("--kv-events", type=event_port, default="off", metavar="PORT|auto|off", help=told)
 
 
 def _replica(arguments: Arguments) -> int:
@@ -134,6 +137,7 @@ def _replica(arguments: Arguments) -> int:
         "max_num_seqs": arguments.max_num_seqs,
         "max_batched_tokens": arguments.max_num_batched_tokens,
         "max_model_len": arguments.max_model_len,
+        "kv_events": arguments.kv_events,
     }
 
     async def life() -> int:

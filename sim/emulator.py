@@ -7,7 +7,8 @@ number; the same prompt gets the same answer. A client that goes away aborts its
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +16,12 @@ from aiohttp import web
 
 from policies.blocks import Chain, packed
 from sim.cost import Profile
-from sim.emulator_about import add_about
+from sim.emulator_about import adapter_path, add_about
 from sim.emulator_answers import Vocabulary
 from sim.emulator_dialects import dialect_of
+from sim.emulator_events import KEPT_BATCHES, Published, Telling, Untold
 from sim.emulator_json import answered, event
+from sim.emulator_pages import Origin
 from sim.emulator_pooling import add_pooling
 from sim.emulator_refusals import answer_errors, engine_death, key_guard, missing
 from sim.emulator_requests import (
@@ -33,6 +36,7 @@ from sim.emulator_requests import (
     read_body,
     read_model,
 )
+from sim.emulator_server import Work
 from sim.emulator_tokens import add_tokens
 from sim.emulator_wire import DONE, Choice, Dialect, Usage
 from sim.errors import EngineDied
@@ -59,6 +63,7 @@ class Emulator:
     def __init__(
         self,
         live: LiveReplica,
+        telling: Telling,
         limits: Limits,
         vocabulary: Vocabulary,
         tokenize: Tokenize,
@@ -67,6 +72,7 @@ class Emulator:
         api_key: str = "",
     ) -> None:
         self.live = live
+        self.telling = telling
         self.limits = limits
         self.started_unix_s = time.time()
         self.url = ""
@@ -97,6 +103,7 @@ class Emulator:
         site = web.TCPSite(self._runner, host, port)
         try:
             await site.start()
+            self.telling.bind(self._runner.addresses[0][0])
         except OSError:
             await self.close()
             raise
@@ -109,6 +116,7 @@ class Emulator:
             await self._runner.cleanup()
             self._runner = None
         await self.live.close()
+        await self.telling.close()
 
     def _application(self) -> web.Application:
         guards = [key_guard(self._api_key)] if self._api_key else []
@@ -123,15 +131,12 @@ class Emulator:
     async def _generate(self, http: web.Request) -> web.StreamResponse:
         body = read_body(await http.read(), http.headers.get("Content-Type", ""))
         ask = read_ask(http.path, body, self.limits, self.tokenize)
-        parts, jobs = self._planned(ask)
+        parts, works = self._planned(ask)
         dialect = dialect_of(ask, http.headers.get("X-Request-Id") or self._answer_name())
-        replies = self.live.submit(jobs)
-        try:
+        with self.running(works) as replies:
             if ask.stream:
                 return await self._streamed(http, ask, dialect, parts, replies)
             await finished(replies)
-        finally:
-            self.live.abort(replies)
         self._count(parts)
         choices = [Choice(self._vocabulary.text(part.ids), part.ids, part.finish) for part in parts]
         return answered(dialect.whole(choices, self._usage(ask, parts, replies)))
@@ -166,9 +171,9 @@ class Emulator:
         await response.write_eof()
         return response
 
-    def _planned(self, ask: Ask) -> tuple[list[_Part], list[Job]]:
-        root = Chain.root(self.limits.model, ask.adapter, ask.salt)
-        parts, jobs = [], []
+    def _planned(self, ask: Ask) -> tuple[list[_Part], list[Work]]:
+        origin = self._origin(ask)
+        parts, works = [], []
         for prompt in ask.prompts:
             data = packed(prompt)
             room = self.limits.max_model_len - len(prompt)
@@ -179,14 +184,35 @@ class Emulator:
                 ids = self._vocabulary.answer(data, choice, wanted)[:room]
                 finish = "stop" if wanted is None and len(ids) < room else "length"
                 parts.append(_Part(ids, finish))
-                jobs.append(self.job(root, prompt, ids, reads_cache=ask.reads_cache))
-        return parts, jobs
+                works.append(self.work(origin, prompt, ids, reads_cache=ask.reads_cache))
+        return parts, works
 
-    def job(self, root: Chain, prompt: Sequence[int], output: Sequence[int], *, reads_cache: bool = True) -> Job:
+    def _origin(self, ask: Ask) -> Origin:
+        if not ask.adapter:
+            return Origin(salt=ask.salt)
+        number = self.limits.adapters.index(ask.adapter) + 1
+        return Origin(ask.adapter, number, adapter_path(ask.adapter), ask.salt)
+
+    def work(self, origin: Origin, prompt: Sequence[int], output: Sequence[int], *, reads_cache: bool = True) -> Work:
         """A job under an id of its own."""
         self._asked += 1
+        root = Chain.root(self.limits.model, origin.adapter, origin.salt)
         block_tokens = self.engine.cache.block_tokens
-        return Job.of(str(self._asked), root, prompt, output, block_tokens, reads_cache=reads_cache)
+        job = Job.of(str(self._asked), root, prompt, output, block_tokens, reads_cache=reads_cache)
+        return Work(job, [*prompt, *output], origin)
+
+    @contextmanager
+    def running(self, works: Sequence[Work]) -> Iterator[list[Reply]]:
+        """The engine has these as long as the caller waits for them."""
+        replies = self.live.submit([work.job for work in works])
+        for work in works:
+            self.telling.opened(work.job.keys, work.tokens, work.origin)
+        try:
+            yield replies
+        finally:
+            self.live.abort(replies)
+            for work in works:
+                self.telling.closed(work.job.keys)
 
     def answer_id(self, kind: str) -> str:
         """An id for the answer to the request that was planned last."""
@@ -235,11 +261,14 @@ async def start(
     vocabulary_tokens: int = 4096,
     vocabulary_size: int = 2**31,
     api_key: str = "",
+    kv_events: int | None = None,
+    kept_batches: int = KEPT_BATCHES,
 ) -> Emulator:
     """Start one emulated server.
 
     `vocabulary_tokens` is how many ids, from 0, the model may say; a prompt's ids are below `vocabulary_size`. With an
-    `api_key` the paths below /v1 and /v2 want it as a bearer.
+    `api_key` the paths below /v1 and /v2 want it as a bearer. `kv_events` is the port to publish the cache's events on,
+    replayed from the next port; 0 takes any two, None publishes nothing.
     """
     engine = SimReplica(
         name,
@@ -248,10 +277,19 @@ async def start(
         block_tokens=block_tokens,
         max_num_seqs=max_num_seqs,
         max_batched_tokens=max_batched_tokens,
+        record_events=kv_events is not None,
     )
-    longest = min(max_model_len, engine.cache.usable_blocks * block_tokens)
+    cache = engine.cache
+    telling: Telling = Untold()
+    if kv_events is not None:
+        topic = f"kv@{name}"
+        telling = Published(
+            cache.drained_events, cache.block_tokens, topic=topic, port=kv_events, kept_batches=kept_batches
+        )
+    longest = min(max_model_len, cache.usable_blocks * block_tokens)
     emulator = Emulator(
-        LiveReplica(engine, speed),
+        LiveReplica(engine, speed, telling.stepped),
+        telling,
         Limits(model, tuple(adapters), longest, vocabulary_size),
         Vocabulary(detokenize, vocabulary_tokens),
         tokenize,

@@ -26,12 +26,17 @@ _RIGHTS = {
 }
 
 
+def adapter_path(name: str) -> str:
+    """Where an adapter was loaded from."""
+    return f"/adapters/{name}"
+
+
 def add_about(app: web.Application, server: Server) -> None:
     """Serve these routes."""
 
     async def models(_http: web.Request) -> web.Response:
         base = _card(server, server.limits.model, server.root, None)
-        adapters = [_card(server, name, f"/adapters/{name}", server.limits.model) for name in server.limits.adapters]
+        adapters = [_card(server, name, adapter_path(name), server.limits.model) for name in server.limits.adapters]
         return answered({"object": "list", "data": [base, *adapters]})
 
     async def metrics(_http: web.Request) -> web.Response:
@@ -47,6 +52,9 @@ def add_about(app: web.Application, server: Server) -> None:
     async def health(_http: web.Request) -> web.Response:
         return web.Response(status=503 if server.live.failed else 200)
 
+    async def event_sources(_http: web.Request) -> web.Response:
+        return answered(server.telling.sources())
+
     async def reset(_http: web.Request) -> web.Response:
         return answered({"success": server.live.engine.clear_cache()})
 
@@ -57,6 +65,7 @@ def add_about(app: web.Application, server: Server) -> None:
     app.router.add_get("/health", health)
     app.router.add_get("/ping", health)
     app.router.add_post("/ping", health)
+    app.router.add_get("/kv_event_sources", event_sources)
     app.router.add_post("/reset_prefix_cache", reset)
 
 

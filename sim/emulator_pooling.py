@@ -13,8 +13,9 @@ from typing import Any
 
 from aiohttp import web
 
-from policies.blocks import Chain, packed
+from policies.blocks import packed
 from sim.emulator_json import answered
+from sim.emulator_pages import Origin
 from sim.emulator_refusals import invalid
 from sim.emulator_requests import read_prompts
 from sim.emulator_server import Server
@@ -72,13 +73,9 @@ def add_pooling(app: web.Application, server: Server) -> None:
 
 async def _computed(server: Server, prompts: Sequence[Sequence[int]]) -> int:
     """Run the prompts through the engine; their tokens."""
-    root = Chain.root(server.limits.model)
-    replies = server.live.submit([server.job(root, prompt, [0]) for prompt in prompts])
-    try:
+    with server.running([server.work(Origin(), prompt, [0]) for prompt in prompts]) as replies:
         await finished(replies)
-    finally:
-        server.live.abort(replies)
-    server.stopped += len(replies)
+    server.stopped += len(prompts)
     return sum(map(len, prompts))
 
 

@@ -6,7 +6,7 @@ millisecond are folded into one wake-up, so a fast replica costs no timer per to
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sim.errors import EngineDied
 from sim.jobs import Job, JobId
@@ -33,13 +33,17 @@ class Reply:
 
 
 class LiveReplica:
-    """Runs jobs in real time. Use `start` and `close` inside one event loop."""
+    """Runs jobs in real time. Use `start` and `close` inside one event loop.
 
-    def __init__(self, engine: SimReplica, speed: float) -> None:
+    `stepped` is called at the end of every step, before anybody gets its tokens.
+    """
+
+    def __init__(self, engine: SimReplica, speed: float, stepped: Callable[[], None] = lambda: None) -> None:
         if speed <= 0:
             raise ValueError(f"speed must be more than 0, not {speed}")
         self.engine = engine
         self._speed = speed
+        self._stepped = stepped
         self._replies: dict[JobId, Reply] = {}
         self._work = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -120,6 +124,7 @@ class LiveReplica:
     def _finish(self) -> None:
         """End the step in flight, if any, and ring for those it gave a token."""
         tokens = self.engine.finish_step()
+        self._stepped()
         for job_id in tokens.made:
             reply = self._replies[job_id]
             reply.made += 1

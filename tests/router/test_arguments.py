@@ -4,13 +4,14 @@ import argparse
 
 import pytest
 
-from router.arguments import FLAGS, Command, Unusable, configuration_arguments, count, parsed, positive
+from router.arguments import FLAGS, Command, Unusable, configuration_arguments, count, event_port, parsed, positive
 from router.settings import settings
 
 
 def some(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--replicas", type=count(1), default=4)
     parser.add_argument("--rate", type=positive)
+    parser.add_argument("--events", type=event_port)
 
 
 COMMANDS = {"serve": Command("serve", some, lambda _: 0), "check": Command("check", some, lambda _: 0)}
@@ -35,12 +36,19 @@ def test_arguments_of_the_command_that_was_asked_for():
         (["serve", "--rate", "-1"], "-1 is not more than 0"),
         (["serve", "--rate", "nan"], "nan is not more than 0"),
         (["serve", "--replicas"], "expected one argument"),
+        (["serve", "--events", "65535"], "65535 is neither auto nor off nor a port with one after it"),
+        (["serve", "--events", "on"], "on is neither auto nor off"),
     ],
 )
 def test_what_can_not_be_used_is_named(words, told):
     with pytest.raises(Unusable) as error:
         parsed(words, COMMANDS)
     assert told in str(error.value)
+
+
+@pytest.mark.parametrize(("text", "port"), [("auto", 0), ("off", None), ("5557", 5557)])
+def test_events_have_a_port_or_any_or_none(text, port):
+    assert event_port(text) == port
 
 
 def test_two_dashes_alone_ask_for_nothing():

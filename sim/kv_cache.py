@@ -7,7 +7,7 @@ own Stored and Removed event. Who gets which block and when is the replica's bus
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sim.errors import CacheFull
@@ -70,6 +70,10 @@ class KvCache:
 
     def __contains__(self, key: object) -> bool:
         return key in self._copies
+
+    def keys(self) -> Iterable[bytes]:
+        """Every key that could be hit now, once."""
+        return self._copies.keys()
 
     def matched(self, keys: Sequence[bytes], limit: int) -> list[int]:
         """Blocks of the longest run of `keys` from the root that is here, at most `limit`; the oldest copy of each."""

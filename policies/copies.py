@@ -7,23 +7,18 @@ kept, counted as an orphan, and can be hit once the parent comes. Not here: how 
 
 from collections.abc import Iterable, Sequence
 
-
-class _Block:
-    __slots__ = ("children", "copies", "parent")
-
-    def __init__(self, parent: bytes | None) -> None:
-        self.parent = parent
-        self.copies = 0
-        self.children = 0
-        """Present blocks that continue this one, which may itself be absent."""
+_COPY = 1 << 32
+"""One copy in a block's record; the bits below count present blocks that continue it."""
 
 
 class Copies:
     """The blocks of one replica, counted."""
 
     def __init__(self) -> None:
-        self._blocks: dict[bytes, _Block] = {}
-        self._present = 0
+        self._records: dict[bytes, int] = {}
+        """Copies and children of each block: a number, not an object, so that a million cost the collector nothing."""
+        self._parents: dict[bytes, bytes | None] = {}
+        """Of present blocks."""
         self.orphans = 0
         """Present blocks whose parent is absent. While there is none, presence along a prompt has a single end."""
         self.refused = 0
@@ -31,79 +26,83 @@ class Copies:
 
     def __len__(self) -> int:
         """Different blocks present, however many copies of each."""
-        return self._present
+        return len(self._parents)
 
     def __contains__(self, key: bytes) -> bool:
-        block = self._blocks.get(key)
-        return block is not None and block.copies > 0
+        return key in self._parents
 
     @property
     def records(self) -> int:
         """Entries in memory: the present blocks and the absent parents of orphans."""
-        return len(self._blocks)
+        return len(self._records)
 
     def stored(self, keys: Sequence[bytes], parent: bytes | None) -> None:
         """One more copy of each of `keys`, which continue `parent` in this order; None is the start of a prompt."""
         if len({*keys, parent}) != len(keys) + 1:
             self.refused += 1
             return
+        records = self._records
+        if keys and records.keys().isdisjoint(keys):
+            records.update(dict.fromkeys(keys, _COPY + 1))
+            records[keys[-1]] = _COPY
+            self._parents.update(zip(keys, (parent, *keys), strict=False))
+            self._continued(parent)
+            return
         for key in keys:
-            block = self._blocks.get(key)
-            if block is None:
-                block = self._blocks[key] = _Block(parent)
-            if not block.copies:
-                block.parent = parent
-                self._appeared(block)
-            block.copies += 1
+            record = records.get(key, 0)
+            records[key] = record + _COPY
+            if record < _COPY:
+                self.orphans -= record
+                self._parents[key] = parent
+                self._continued(parent)
             parent = key
 
     def removed(self, keys: Iterable[bytes]) -> None:
         """One copy less of each of `keys`; one that is not there was told before we listened."""
+        records = self._records
         for key in keys:
-            block = self._blocks.get(key)
-            if block is None or not block.copies:
-                continue
-            block.copies -= 1
-            if not block.copies:
-                self._vanished(key, block)
+            left = records.get(key, 0) - _COPY
+            if left >= _COPY:
+                records[key] = left
+            elif left >= 0:
+                self.orphans += left
+                self._left(key, left)
+                parent = self._parents.pop(key)
+                if parent is not None:
+                    left = records[parent] - 1
+                    self.orphans -= left < _COPY
+                    self._left(parent, left)
 
     def cleared(self) -> None:
-        self._blocks.clear()
-        self._present = self.orphans = 0
+        self._records.clear()
+        self._parents.clear()
+        self.orphans = 0
 
     def matched(self, blocks: Sequence[bytes]) -> int:
         """Leading blocks of a prompt that are present."""
+        present = self._parents
         if self.orphans:
-            return next((at for at, key in enumerate(blocks) if key not in self), len(blocks))
+            return next((at for at, key in enumerate(blocks) if key not in present), len(blocks))
         low, high = 0, len(blocks)
-        if high and blocks[-1] in self:
+        if high and blocks[-1] in present:
             return high
         while low < high:
             middle = (low + high) // 2
-            if blocks[middle] in self:
+            if blocks[middle] in present:
                 low = middle + 1
             else:
                 high = middle
         return low
 
-    def _appeared(self, block: _Block) -> None:
-        self._present += 1
-        self.orphans -= block.children
-        if block.parent is not None:
-            parent = self._blocks.get(block.parent)
-            if parent is None:
-                parent = self._blocks[block.parent] = _Block(None)
-            parent.children += 1
-            self.orphans += not parent.copies
+    def _continued(self, parent: bytes | None) -> None:
+        """A block that continues `parent` has appeared."""
+        if parent is not None:
+            record = self._records.get(parent, 0)
+            self._records[parent] = record + 1
+            self.orphans += record < _COPY
 
-    def _vanished(self, key: bytes, block: _Block) -> None:
-        self._present -= 1
-        self.orphans += block.children
-        if not block.children:
-            del self._blocks[key]
-        if block.parent is not None:
-            parent = self._blocks[block.parent]
-            parent.children -= 1
-            self.orphans -= not parent.copies
-            if not parent.copies and not parent.children:
-                del self._blocks[block.parent]
+    def _left(self, key: bytes, record: int) -> None:
+        if record:
+            self._records[key] = record
+        else:
+            del self._records[key]

@@ -67,13 +67,15 @@ class PromptReader(Protocol):
         ...
 
 
-def without_blocks(route: str, body: Mapping[str, Any]) -> Prompt | None:
-    """The prompt of a request that can't profit from a cache, whoever reads it; None for any other."""
+def without_blocks(route: str, size: int) -> Prompt | None:
+    """The prompt of a request that can't profit from a cache, whoever reads it; None for any other.
+
+    `size` is the body's `text_size`.
+    """
     if route in POOLING:
-        return Prompt(estimated_tokens(body), (), "none", "pooling requests can't read the prefix cache")
+        return Prompt(size // BYTES_PER_TOKEN, (), "none", "pooling requests can't read the prefix cache")
     if route in NOT_RUN:
-        return Prompt(estimated_tokens(body), (), "none", "nothing runs on the engine")
-    size = text_size(body)
+        return Prompt(size // BYTES_PER_TOKEN, (), "none", "nothing runs on the engine")
     if size > LONGEST_TEXT:
         return Prompt(size // BYTES_PER_TOKEN, (), "none", "the prompt is longer than any engine takes")
     return None
@@ -117,21 +119,25 @@ def truncation(body: Mapping[str, Any]) -> int | None:
     return limit if type(limit) is int and limit > 0 else None
 
 
+_TEXTS = ("messages", "prompt", "input", "system", "instructions", "text")
+
+
 def text_size(body: Mapping[str, Any]) -> int:
     """Characters of text in a body; images and the like do not count."""
-    return sum(_size(body.get(name)) for name in ("messages", "prompt", "input", "system", "instructions", "text"))
+    return sum([_size(body[name]) for name in _TEXTS if name in body])
 
 
 def _size(value: Any) -> int:
-    if isinstance(value, str):
+    kind = type(value)
+    if kind is str:
         return len(value)
-    if isinstance(value, dict):
+    if kind is dict:
         content = value.get("content")
         if isinstance(content, str):
             return len(content)
         text = part_text(value)
         return len(text) if text is not None else _size(content)
-    if isinstance(value, list):
+    if kind is list:
         if value and isinstance(value[0], int):
             return len(value) * BYTES_PER_TOKEN
         return sum(map(_size, value))

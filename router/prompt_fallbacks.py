@@ -22,6 +22,7 @@ from router.prompt_bodies import (
     estimated_tokens,
     given_ids,
     plain_text,
+    text_size,
     truncation,
     without_blocks,
 )
@@ -73,7 +74,7 @@ class ReplicaReader:
         return "through a replica's /tokenize"
 
     async def read(self, route: str, body: Mapping[str, Any], chain: Chain) -> Prompt:
-        prompt = without_blocks(route, body)
+        prompt = without_blocks(route, text_size(body))
         if prompt is not None:
             return prompt
         ids = given_ids(route, body)
@@ -169,7 +170,7 @@ class TextReader:
         return "by text, four bytes to a token (approximate)"
 
     async def read(self, route: str, body: Mapping[str, Any], chain: Chain) -> Prompt:
-        prompt = without_blocks(route, body)
+        prompt = without_blocks(route, text_size(body))
         if prompt is not None:
             return prompt
         try:

@@ -30,6 +30,7 @@ from router.prompt_bodies import (
 from router.prompt_cache import Prefix, PrefixCache, names
 from router.prompt_dialects import as_chat
 from router.prompt_fallbacks import ReplicaReader, TextReader
+from router.render_plans import RenderPlans
 from router.templates import ChatTemplate, TemplateError
 from router.tokenizers import Tokenizer, TokenizerError, pieces
 
@@ -38,11 +39,15 @@ __all__ = ["POOLING", "LocalReader", "Prompt", "PromptReader", "ReplicaReader", 
 _log = logging.getLogger("router.prompts")
 
 _RENDER_INLINE = 256 * 1024  # characters; a longer conversation is rendered and named in a thread
+_SHORT = 1024  # characters; a shorter text is tokenized whole every time, which costs less than looking for its pieces
 _GIVEN_INLINE = 64 * 1024  # tokens; hashing more takes over a millisecond
 
 _PROBE = ("What is it?", "A store.\n\nOf blocks.", "  Why?  ", "<b>1 234</b> Gr\u00fc\u00dfe \u4f60\u597d", "thanks")
 
 T = TypeVar("T")
+
+Rendered = tuple[str, tuple[int, ...], tuple[int, ...], str, int]
+"""The text, special ids before and behind it, a doubt about it, and an estimate of the tokens beyond it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,7 @@ class LocalReader:
         self.template = template
         self.doubt = ""
         """Why these ids may differ from the engine's, where a comparison found that they do."""
+        self._plans = RenderPlans(template) if template is not None else None
         self._block_tokens = block_tokens
         self._cache = PrefixCache(cache_bytes)
         self._executor = executor
@@ -94,7 +100,8 @@ class LocalReader:
 
     async def read(self, route: str, body: Mapping[str, Any], chain: Chain) -> Prompt:
         try:
-            prompt = without_blocks(route, body) or await self._read(route, body, chain)
+            size = text_size(body)
+            prompt = without_blocks(route, size) or await self._read(route, body, chain, size)
         except (NotText, TemplateError, TokenizerError, OverflowError) as error:
             return Prompt(estimated_tokens(body), (), "none", str(error))
         except Exception as error:
@@ -118,8 +125,7 @@ class LocalReader:
 
     # -- text ------------------------------------------------------------------------------------------------------
 
-    def _rendered(self, route: str, body: Mapping[str, Any]) -> tuple[str, tuple[int, ...], tuple[int, ...], str, int]:
-        """The text, special ids before and behind it, a doubt about it, and an estimate of the tokens beyond it."""
+    def _rendered(self, route: str, body: Mapping[str, Any]) -> Rendered:
         before, behind = self.tokenizer.special_prefix, self.tokenizer.special_suffix
         chat, doubt = as_chat(route, body)
         if "messages" not in chat:
@@ -142,11 +148,25 @@ class LocalReader:
             before = behind = ()
         return text, before, behind, asked.beyond_text or doubt, tokens_after
 
-    def _text(self, route: str, body: Mapping[str, Any], seed: bytes) -> _Text:
-        text, before, behind, doubt, after = self._rendered(route, body)
+    def _text(self, route: str, body: Mapping[str, Any], chain: Chain) -> _Text:
+        text, before, behind, doubt, after = self._planned(route, body) or self._rendered(route, body)
+        leading, trailing = packed(before), packed(behind)
+        if len(text) <= _SHORT:
+            return _Text([text], [], leading, trailing, doubt, after)
         cut = pieces(text, self._cut)
-        leading = packed(before)
-        return _Text(cut, names(cut[:-1], seed + leading), leading, packed(behind), doubt, after)
+        return _Text(cut, names(cut[:-1], chain.identity() + leading), leading, trailing, doubt, after)
+
+    def _planned(self, route: str, body: Mapping[str, Any]) -> Rendered | None:
+        """A chat of a shape seen before, without running the template."""
+        if self._plans is None:
+            return None
+        chat, doubt = as_chat(route, body)
+        text = self._plans.text(chat)
+        if text is None:
+            return None
+        if chat.get("add_special_tokens") is True:
+            return text, self.tokenizer.special_prefix, self.tokenizer.special_suffix, doubt, 0
+        return text, (), (), doubt, 0
 
     def _best_cut(self) -> str:
         if self.template is None:
@@ -160,16 +180,14 @@ class LocalReader:
 
     # -- tokens and keys -------------------------------------------------------------------------------------------
 
-    async def _read(self, route: str, body: Mapping[str, Any], chain: Chain) -> Prompt:
+    async def _read(self, route: str, body: Mapping[str, Any], chain: Chain, size: int) -> Prompt:
         ids = given_ids(route, body)
         if ids is not None:
             return await self._inline(len(ids) <= _GIVEN_INLINE, lambda: self._of_ids(_truncated(ids, body), chain))
-        size = text_size(body)
         if truncation(body) is not None:
             inline = size <= self.tokenizer.inline_bytes
             return await self._inline(inline, lambda: self._of_ids(self.token_ids(route, body), chain))
-        seed = chain.identity()
-        text = await self._inline(size <= _RENDER_INLINE, lambda: self._text(route, body, seed))
+        text = await self._inline(size <= _RENDER_INLINE, lambda: self._text(route, body, chain))
         tokens, keys = await self._tokenized(text, chain)
         blocks = tuple(keys[: hittable_blocks(tokens, self._block_tokens)])
         return Prompt(tokens + text.tokens_after, blocks, "approximate" if text.doubt else "exact", text.doubt)

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from types import BuiltinFunctionType
-from typing import Any
+from typing import Any, TypeVar
 
 import jinja2
 import jinja2.ext
@@ -18,6 +18,9 @@ import jinja2.runtime
 import jinja2.sandbox
 
 from router.content_format import takes_parts
+from router.traced import Trace, TracingSandbox, watched
+
+_Environment = TypeVar("_Environment", bound=jinja2.sandbox.ImmutableSandboxedEnvironment)
 
 
 class TemplateError(Exception):
@@ -75,13 +78,13 @@ def _raise_exception(message: str) -> None:
     raise jinja2.TemplateError(message)
 
 
-def _environment(now: Callable[[], datetime]) -> _Sandbox:
-    environment = _Sandbox(
+def _environment(kind: type[_Environment], date: Callable[[str], str]) -> _Environment:
+    environment = kind(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"], cache_size=0
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = lambda form: now().strftime(form)
+    environment.globals["strftime_now"] = date
     return environment
 
 
@@ -97,7 +100,9 @@ class ChatTemplate:
     ) -> None:
         """Raises `TemplateError` when the source is not valid jinja2."""
         self.source = source
-        environment = _environment(now)
+        self._now = now
+        self._tracing: jinja2.Template | None = None
+        environment = _environment(_Sandbox, self.date)
         try:
             self._template = environment.from_string(source)
             tree = environment.parse(source)
@@ -119,8 +124,7 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
     ) -> str:
         """The prompt's text. Raises `TemplateError` when the template refuses the conversation."""
-        values = {**self._special_tokens, "documents": None, **(variables or {})}
-        values |= {"messages": messages, "tools": tools, "add_generation_prompt": add_generation_prompt}
+        values = self._values(messages, tools, variables, add_generation_prompt)
         try:
             return self._template.render(values)
         except RecursionError:
@@ -128,6 +132,43 @@ class ChatTemplate:
         except (jinja2.TemplateError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
             # What went wrong may quote the conversation: only the kind of error is told.
             raise TemplateError(f"the chat template refused the conversation ({type(error).__name__})") from None
+
+    def date(self, form: str) -> str:
+        """Now, as a template asks for it."""
+        return self._now().strftime(form)
+
+    def traced(
+        self,
+        trace: Trace,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Any] | None,
+        variables: Mapping[str, Any],
+        *,
+        add_generation_prompt: bool,
+    ) -> Any:
+        """Render contents that are traced strings; raises `Untraceable`, or whatever the template makes of them."""
+
+        def date(form: str) -> str:
+            trace.dates.append((form, self.date(form)))
+            return trace.dates[-1][1]
+
+        if self._tracing is None:
+            environment = _environment(TracingSandbox, self.date)
+            watched(environment)
+            self._tracing = environment.from_string(self.source)
+        values = self._values(messages, tools, variables, add_generation_prompt) | {"strftime_now": date}
+        context = self._tracing.new_context(values)
+        return TracingSandbox.concat(self._tracing.root_render_func(context))
+
+    def _values(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Any] | None,
+        variables: Mapping[str, Any] | None,
+        add_generation_prompt: bool,
+    ) -> dict[str, Any]:
+        values = {**self._special_tokens, "documents": None, **(variables or {})}
+        return values | {"messages": messages, "tools": tools, "add_generation_prompt": add_generation_prompt}
 
 
 def special_tokens(config: Mapping[str, Any]) -> dict[str, str]:

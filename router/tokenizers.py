@@ -87,6 +87,8 @@ class Tokenizer:
         """Packed ids of each text, without special tokens. Raises `TokenizerError` for text that is not Unicode."""
         try:
             if self._fast is not None:
+                if sum(map(len, texts)) <= self.inline_bytes:  # a batch of several is spread over threads
+                    return [self._fast.encode_batch_flat([text])[0] for text in texts]
                 ids, offsets = self._fast.encode_batch_flat(list(texts))
                 ends = memoryview(offsets).cast("Q")
                 return [ids[ends[i] * 4 : ends[i + 1] * 4] for i in range(len(texts))]

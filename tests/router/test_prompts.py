@@ -120,7 +120,10 @@ async def test_a_next_turn_tokenizes_only_what_is_new(reader: LocalReader, monke
     encoded: list[str] = []
     encode = reader.tokenizer.encode
     monkeypatch.setattr(reader.tokenizer, "encode", lambda texts: encoded.extend(texts) or encode(texts))
-    turns = [{"role": role, "content": f"only here, {place}"} for place, role in enumerate(["user", "assistant"] * 4)]
+    turns = [
+        {"role": role, "content": f"only here, {place}" + "." * 300}
+        for place, role in enumerate(["user", "assistant"] * 4)
+    ]
     await reader.read(CHAT, {"messages": turns[:5]}, ROOT)
     encoded.clear()
     await reader.read(CHAT, {"messages": turns[:7]}, ROOT)

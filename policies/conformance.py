@@ -5,7 +5,8 @@ For plug-in authors' tests: every check takes a factory of fresh policies and ne
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from policies.types import Choice, Policy, Replica, Request
 

@@ -1,12 +1,12 @@
 """Facts go in, views come out, and the book always balances."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec.structs import replace
 
 from policies.conformance import sample_request
 from policies.errors import FleetError

@@ -1,9 +1,9 @@
 """Load is work, not a count; ties have no favourite."""
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from policies.conformance import sample_replicas, sample_request
 from policies.least_loaded import LeastLoaded, work_tokens

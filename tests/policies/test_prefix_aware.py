@@ -3,9 +3,9 @@
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from policies.conformance import sample_request
 from policies.fleet import Fleet

@@ -1,7 +1,6 @@
 """Values can't be changed, and a policy needs nothing of ours."""
 
 from collections.abc import Sequence
-from dataclasses import FrozenInstanceError
 
 import pytest
 
@@ -10,11 +9,11 @@ from policies.conformance import sample_replicas, sample_request
 
 
 def test_a_view_can_not_be_changed_by_a_policy() -> None:
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(AttributeError):
         sample_replicas()[0].in_flight = 0  # type: ignore[misc]
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(AttributeError):
         sample_request().user = "other"  # type: ignore[misc]
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(AttributeError):
         Choice("r1", "load").replica = "r2"  # type: ignore[misc]
 
 

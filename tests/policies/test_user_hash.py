@@ -2,9 +2,9 @@
 
 import math
 from collections import Counter
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from policies.conformance import sample_request
 from policies.types import Choice, Replica

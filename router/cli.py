@@ -111,6 +111,9 @@ def _replica_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-num-seqs", type=count(1), default=256, help="requests in one batch (%(default)s)")
     add("--max-num-batched-tokens", type=count(1), default=8192, help="tokens in one step (%(default)s)")
     add("--max-model-len", type=count(2), default=32_768, help="longest prompt and answer together (%(default)s)")
+    add("--max-num-queued-reqs", type=count(1), metavar="COUNT", help="answer 503 beyond so many requests (no limit)")
+    add("--shutdown-timeout", type=float, default=0.0, metavar="S", help="on SIGTERM, drain so long (%(default)s)")
+    add("--faults", action="store_true", help="let POST /faults make it hang, slow, fail or cut answers")
     told = "publish KV cache events there and replay them from the next port; auto takes free ones (%(default)s)"
     add("--kv-events", type=event_port, default="off", metavar="PORT|auto|off", help=told)
 
@@ -124,6 +127,7 @@ def _replica(arguments: Arguments) -> int:
     from router.readers import TINY
     from sim.cost import DEFAULT_PROFILE, PROFILES
     from sim.emulator import start
+    from sim.emulator_faults import Faults
 
     profile = PROFILES.get(arguments.profile or DEFAULT_PROFILE)
     if profile is None:
@@ -137,6 +141,8 @@ def _replica(arguments: Arguments) -> int:
         "max_num_seqs": arguments.max_num_seqs,
         "max_batched_tokens": arguments.max_num_batched_tokens,
         "max_model_len": arguments.max_model_len,
+        "max_queued": arguments.max_num_queued_reqs,
+        "faults": Faults() if arguments.faults else None,
         "kv_events": arguments.kv_events,
     }
 
@@ -164,7 +170,11 @@ def _replica(arguments: Arguments) -> int:
                 f"{arguments.name}: {arguments.model} on {emulator.url}, {arguments.blocks} blocks of"
                 f" {arguments.block_size} tokens, as {profile.name}\n"
             )
-            return await stopping.get()
+            code = await stopping.get()
+            if code == 0 and arguments.shutdown_timeout > 0:
+                emulator.drain()
+                await asyncio.wait([asyncio.ensure_future(stopping.get())], timeout=arguments.shutdown_timeout)
+            return code
         finally:
             await emulator.close()
 
@@ -267,6 +277,18 @@ def _check(arguments: Arguments) -> int:
     return print_check(check(config, os.environ), as_json=arguments.json)
 
 
+def _sim_arguments(parser: argparse.ArgumentParser) -> None:
+    from router import sim_arguments
+
+    sim_arguments.arguments(parser)
+
+
+def _sim(arguments: Arguments) -> int:
+    from router import sim_cli
+
+    return sim_cli.run(arguments)
+
+
 def _with_json(parser: argparse.ArgumentParser) -> None:
     configuration_arguments(parser)
     json_argument(parser)
@@ -279,5 +301,6 @@ COMMANDS = {
     "policies": Command("list the installed policies and their settings", json_argument, _policies),
     "config": Command("print every setting, its value and where that came from", _with_json, _config),
     "demo": Command("compare policies on emulated replicas; needs no GPU", _demo_arguments, _demo),
+    "sim": Command("compare policies on a workload or a trace, in virtual time", _sim_arguments, _sim),
     "replica": Command("run one emulated vLLM replica", _replica_arguments, _replica),
 }

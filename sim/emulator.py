@@ -9,52 +9,29 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
 
-from policies.blocks import Chain, packed
+from policies.blocks import Chain
 from sim.cost import Profile
-from sim.emulator_about import adapter_path, add_about
+from sim.emulator_about import add_about
 from sim.emulator_answers import Vocabulary
-from sim.emulator_dialects import dialect_of
 from sim.emulator_events import KEPT_BATCHES, Published, Telling, Untold
-from sim.emulator_json import answered, event
+from sim.emulator_faults import Faults, add_faults
+from sim.emulator_generating import add_generating
 from sim.emulator_pages import Origin
 from sim.emulator_pooling import add_pooling
-from sim.emulator_refusals import answer_errors, engine_death, key_guard, missing
-from sim.emulator_requests import (
-    CHAT,
-    COMPLETIONS,
-    MESSAGES,
-    RESPONSES,
-    Ask,
-    Limits,
-    Tokenize,
-    read_ask,
-    read_body,
-    read_model,
-)
+from sim.emulator_refusals import answer_errors, busy, key_guard, missing, shutting_down
+from sim.emulator_requests import Limits, Tokenize, read_body, read_model
 from sim.emulator_server import Work
 from sim.emulator_tokens import add_tokens
-from sim.emulator_wire import DONE, Choice, Dialect, Usage
-from sim.errors import EngineDied
 from sim.jobs import Job
-from sim.live import LiveReplica, Reply, finished, more
+from sim.live import LiveReplica, Reply
 from sim.replica import SimReplica
 
 _KEEP_ALIVE_S = 5.0  # what uvicorn does
 _BODY_BYTES = 64 * 2**20
-_STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8"}
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """One choice of one prompt: its answer in ids, and how it ends."""
-
-    ids: list[int]
-    finish: str
 
 
 class Emulator:
@@ -69,6 +46,7 @@ class Emulator:
         tokenize: Tokenize,
         detokenize: Callable[[list[int]], str],
         root: str,
+        faults: Faults | None,
         api_key: str = "",
     ) -> None:
         self.live = live
@@ -76,11 +54,15 @@ class Emulator:
         self.limits = limits
         self.started_unix_s = time.time()
         self.url = ""
-        self.tokenize = tokenize
+        self.vocabulary = vocabulary
+        self.faults = faults or Faults()
+        self.draining = False
         self.detokenize = detokenize
         self.root = root
         self.stopped = 0
-        self._vocabulary = vocabulary
+        self.rejected = 0
+        self._tokenize = tokenize
+        self._switchable = faults is not None
         self._api_key = api_key
         self._runner: web.AppRunner | None = None
         self._asked = 0
@@ -121,77 +103,22 @@ class Emulator:
     def _application(self) -> web.Application:
         guards = [key_guard(self._api_key)] if self._api_key else []
         app = web.Application(client_max_size=_BODY_BYTES, middlewares=[answer_errors, *guards])
-        for route in (CHAT, COMPLETIONS, MESSAGES, RESPONSES):
-            app.router.add_post(route, self._generate)
+        if self._switchable:
+            add_faults(app, self)
+        add_generating(app, self)
         add_pooling(app, self)
         add_tokens(app, self)
         add_about(app, self)
         return app
 
-    async def _generate(self, http: web.Request) -> web.StreamResponse:
-        body = read_body(await http.read(), http.headers.get("Content-Type", ""))
-        ask = read_ask(http.path, body, self.limits, self.tokenize)
-        parts, works = self._planned(ask)
-        dialect = dialect_of(ask, http.headers.get("X-Request-Id") or self._answer_name())
-        with self.running(works) as replies:
-            if ask.stream:
-                return await self._streamed(http, ask, dialect, parts, replies)
-            await finished(replies)
-        self._count(parts)
-        choices = [Choice(self._vocabulary.text(part.ids), part.ids, part.finish) for part in parts]
-        return answered(dialect.whole(choices, self._usage(ask, parts, replies)))
+    def drain(self) -> None:
+        """Take no more requests, as vLLM that got SIGTERM with a `--shutdown-timeout`: /health goes on to say 200."""
+        self.draining = True
 
-    async def _streamed(
-        self, http: web.Request, ask: Ask, dialect: Dialect, parts: Sequence[_Part], replies: Sequence[Reply]
-    ) -> web.StreamResponse:
-        response = web.StreamResponse(headers=_STREAM_HEADERS)
-        await response.prepare(http)
-        escaped = self._vocabulary.escaped
-        sent = [0] * len(parts)
-        left = sum(len(part.ids) for part in parts)
-        out = [dialect.head()]  # goes out with the first token
-        while left:
-            try:
-                await more(replies)
-            except EngineDied:
-                await response.write(event(engine_death().body) + DONE)
-                break
-            for choice, (part, reply) in enumerate(zip(parts, replies, strict=True)):
-                for position in range(sent[choice], reply.made):
-                    finish = part.finish if position + 1 == len(part.ids) else None
-                    token = part.ids[position]
-                    out.append(dialect.piece(choice, token, escaped[token], finish))
-                left -= reply.made - sent[choice]
-                sent[choice] = reply.made
-            if not left:
-                self._count(parts)
-                out.append(dialect.tail(self._usage(ask, parts, replies)))
-            await response.write(b"".join(out))
-            out.clear()
-        await response.write_eof()
-        return response
-
-    def _planned(self, ask: Ask) -> tuple[list[_Part], list[Work]]:
-        origin = self._origin(ask)
-        parts, works = [], []
-        for prompt in ask.prompts:
-            data = packed(prompt)
-            room = self.limits.max_model_len - len(prompt)
-            wanted = room if ask.ignore_eos else None
-            if ask.max_tokens is not None:
-                wanted = min(ask.max_tokens, room)
-            for choice in range(ask.choices):
-                ids = self._vocabulary.answer(data, choice, wanted)[:room]
-                finish = "stop" if wanted is None and len(ids) < room else "length"
-                parts.append(_Part(ids, finish))
-                works.append(self.work(origin, prompt, ids, reads_cache=ask.reads_cache))
-        return parts, works
-
-    def _origin(self, ask: Ask) -> Origin:
-        if not ask.adapter:
-            return Origin(salt=ask.salt)
-        number = self.limits.adapters.index(ask.adapter) + 1
-        return Origin(ask.adapter, number, adapter_path(ask.adapter), ask.salt)
+    def tokenize(self, route: str, body: dict[str, Any]) -> list[int]:
+        if self.draining:
+            raise shutting_down()
+        return self._tokenize(route, body)
 
     def work(self, origin: Origin, prompt: Sequence[int], output: Sequence[int], *, reads_cache: bool = True) -> Work:
         """A job under an id of its own."""
@@ -204,6 +131,10 @@ class Emulator:
     @contextmanager
     def running(self, works: Sequence[Work]) -> Iterator[list[Reply]]:
         """The engine has these as long as the caller waits for them."""
+        limit = self.limits.max_queued
+        if limit is not None and self.live.live >= limit:
+            self.rejected += 1
+            raise busy()
         replies = self.live.submit([work.job for work in works])
         for work in works:
             self.telling.opened(work.job.keys, work.tokens, work.origin)
@@ -216,20 +147,11 @@ class Emulator:
 
     def answer_id(self, kind: str) -> str:
         """An id for the answer to the request that was planned last."""
-        return f"{kind}-{self._answer_name()}"
+        return f"{kind}-{self.answer_name()}"
 
-    def _answer_name(self) -> str:
+    def answer_name(self) -> str:
+        """What tells its answer from any other."""
         return hashlib.sha256(f"{self.engine.name} {self._asked}".encode()).hexdigest()[:16]
-
-    def _count(self, parts: Sequence[_Part]) -> None:
-        self.stopped += sum(part.finish == "stop" for part in parts)
-
-    def _usage(self, ask: Ask, parts: Sequence[_Part], replies: Sequence[Reply]) -> Usage:
-        firsts = replies[:: ask.choices]
-        block_tokens = self.engine.cache.block_tokens
-        cached = sum(reply.cached_tokens for reply in firsts)
-        full = sum(len(prompt) // block_tokens * block_tokens for prompt in ask.prompts)
-        return Usage(ask.prompt_tokens, cached, max(0, full - cached), sum(len(part.ids) for part in parts))
 
     async def read(self, http: web.Request, *needed: str) -> dict[str, Any]:
         """The body of a request for a model of ours."""
@@ -261,6 +183,8 @@ async def start(
     vocabulary_tokens: int = 4096,
     vocabulary_size: int = 2**31,
     api_key: str = "",
+    max_queued: int | None = None,
+    faults: Faults | None = None,
     kv_events: int | None = None,
     kept_batches: int = KEPT_BATCHES,
 ) -> Emulator:
@@ -268,7 +192,8 @@ async def start(
 
     `vocabulary_tokens` is how many ids, from 0, the model may say; a prompt's ids are below `vocabulary_size`. With an
     `api_key` the paths below /v1 and /v2 want it as a bearer. `kv_events` is the port to publish the cache's events on,
-    replayed from the next port; 0 takes any two, None publishes nothing.
+    replayed from the next port; 0 takes any two, None publishes nothing. `max_queued` is the most requests taken at a
+    time, running and waiting; with `faults` a route switches them.
     """
     engine = SimReplica(
         name,
@@ -290,11 +215,12 @@ async def start(
     emulator = Emulator(
         LiveReplica(engine, speed, telling.stepped),
         telling,
-        Limits(model, tuple(adapters), longest, vocabulary_size),
+        Limits(model, tuple(adapters), longest, vocabulary_size, max_queued),
         Vocabulary(detokenize, vocabulary_tokens),
         tokenize,
         detokenize,
         root or model,
+        faults,
         api_key,
     )
     await emulator.listen(host, port)

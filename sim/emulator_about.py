@@ -10,6 +10,7 @@ from aiohttp import web
 
 from sim.emulator_json import answered
 from sim.emulator_metrics import exposition
+from sim.emulator_requests import adapter_path
 from sim.emulator_server import Server
 
 VERSION = "0.32.0"
@@ -26,11 +27,6 @@ _RIGHTS = {
 }
 
 
-def adapter_path(name: str) -> str:
-    """Where an adapter was loaded from."""
-    return f"/adapters/{name}"
-
-
 def add_about(app: web.Application, server: Server) -> None:
     """Serve these routes."""
 
@@ -40,7 +36,7 @@ def add_about(app: web.Application, server: Server) -> None:
         return answered({"object": "list", "data": [base, *adapters]})
 
     async def metrics(_http: web.Request) -> web.Response:
-        text = exposition(server.live.engine, server.limits.model, server.started_unix_s, server.stopped)
+        text = exposition(server)
         return web.Response(text=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def load(_http: web.Request) -> web.Response:

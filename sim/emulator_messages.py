@@ -8,9 +8,10 @@ from typing import Any
 
 from sim.emulator_json import around, compact, named_event
 from sim.emulator_requests import Ask
+from sim.emulator_sampling import End
 from sim.emulator_wire import MARK, Choice, Usage
 
-_STOP_REASON = {"length": "max_tokens", "stop": "end_turn"}
+_STOP_REASON = {"length": "max_tokens", "stop": "end_turn", "abort": "end_turn"}
 
 
 class Messages:
@@ -19,7 +20,7 @@ class Messages:
     def __init__(self, answer_id: str, ask: Ask) -> None:
         self._answer_id = answer_id
         self._ask = ask
-        self._finish = "stop"
+        self._end = End("stop")
         kind, field = ("text_delta", "text") if ask.tool is None else ("input_json_delta", "partial_json")
         delta = {"type": "content_block_delta", "delta": {"type": kind, field: MARK}, "index": 0}
         self._text = around(delta, MARK)
@@ -37,17 +38,17 @@ class Messages:
             + (b"" if self._ask.tool is None else self._delta(b'{\\"text\\":\\"'))
         )
 
-    def piece(self, choice: int, token: int, escaped: bytes, finish: str | None) -> bytes:  # noqa: ARG002 -- one choice
+    def piece(self, choice: int, token: int, escaped: bytes, end: End | None) -> bytes:  # noqa: ARG002 -- one choice
         if self._ask.tool is None:
             out = self._delta(escaped)
         else:  # a JSON string within a JSON string
-            out = self._delta(compact(escaped.decode())[1:-1] + (b'\\"}' if finish else b""))
-        if finish is not None:
-            self._finish = finish
+            out = self._delta(compact(escaped.decode())[1:-1] + (b'\\"}' if end else b""))
+        if end is not None:
+            self._end = end
         return out
 
     def tail(self, usage: Usage) -> bytes:
-        delta = {"stop_reason": self._stop_reason(self._finish), "stop_sequence": None}
+        delta = {"stop_reason": self._stop_reason(self._end), "stop_sequence": None}
         return (
             named_event({"type": "content_block_stop", "index": 0})
             + named_event({"type": "message_delta", "delta": delta, "usage": _usage(usage)})
@@ -65,7 +66,7 @@ class Messages:
             "role": "assistant",
             "content": [block],
             "model": self._ask.model,
-            "stop_reason": self._stop_reason(choices[0].finish),
+            "stop_reason": self._stop_reason(choices[0].end),
             "usage": _usage(usage),
         }
 
@@ -73,8 +74,8 @@ class Messages:
         before, after = self._text
         return b"event: content_block_delta\ndata: " + before + escaped + after + b"\n\n"
 
-    def _stop_reason(self, finish: str) -> str:
-        return _STOP_REASON[finish] if self._ask.tool is None else "tool_use"
+    def _stop_reason(self, end: End) -> str:
+        return _STOP_REASON[end.why] if self._ask.tool is None else "tool_use"
 
     def _call_id(self) -> str:
         return f"toolu_{self._answer_id.rpartition('-')[2]}"

@@ -1,20 +1,23 @@
 """The emulator's /metrics: vLLM's names, labels and meaning, only those a router or a dashboard reads."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from sim.emulator_latency import Histogram
+from sim.emulator_server import Server
 from sim.replica import SimReplica
 
 
-def exposition(engine: SimReplica, model: str, started_unix_s: float, stopped: int) -> str:
-    """Prometheus text of one engine; `stopped` of its finished requests ended by themselves.
+def exposition(server: Server) -> str:
+    """Prometheus text of one server.
 
     `kv_cache_usage_perc` counts pinned blocks, not those that are merely cached. As in vLLM, an aborted request is
     counted nowhere.
     """
+    engine, stopped, model = server.live.engine, server.stopped, server.limits.model
     counters = engine.counters
     served = {"engine": "0", "model_name": model}
     page = _Page(served)
-    page.gauge("process_start_time_seconds", started_unix_s, labels={})
+    page.gauge("process_start_time_seconds", server.started_unix_s, labels={})
     page.gauge("vllm:num_requests_running", engine.running)
     page.gauge("vllm:num_requests_waiting", engine.waiting)
     page.gauge("vllm:num_requests_waiting_by_reason", engine.waiting, labels=served | {"reason": "capacity"})
@@ -29,8 +32,15 @@ def exposition(engine: SimReplica, model: str, started_unix_s: float, stopped: i
     page.counter("vllm:generation_tokens", counters.generated_tokens)
     ends = {"stop": stopped, "length": counters.finished - stopped, "abort": 0}
     page.counter("vllm:request_success", ends, "finished_reason")
+    rejected = _series("vllm:admission_rejections_total", {"model_name": model, "reason": _QUEUE}, server.rejected)
+    page.said("vllm:admission_rejections_total", "counter", [rejected])
+    page.histogram("vllm:time_to_first_token_seconds", server.live.first_token_s)
+    page.histogram("vllm:e2e_request_latency_seconds", server.live.request_s)
     page.gauge("vllm:cache_config_info", 1, labels=_cache_config(engine))
     return page.text()
+
+
+_QUEUE = "max_num_queued_reqs"
 
 
 class _Page:
@@ -41,16 +51,23 @@ class _Page:
         self._lines: list[str] = []
 
     def gauge(self, name: str, value: float, *, labels: Mapping[str, str] | None = None) -> None:
-        self._lines.append(f"# TYPE {name} gauge")
-        self._lines.append(_series(name, self._labels if labels is None else labels, value))
+        self.said(name, "gauge", [_series(name, self._labels if labels is None else labels, value)])
 
     def counter(self, name: str, value: float | Mapping[str, float], label: str = "") -> None:
         """One series, or one for each value of `label`."""
-        self._lines.append(f"# TYPE {name}_total counter")
+        name += "_total"
         values = value if isinstance(value, Mapping) else {"": value}
-        for word, count in values.items():
-            labels = self._labels if not label else {**self._labels, label: word}
-            self._lines.append(_series(f"{name}_total", labels, count))
+        labels = [(self._labels if not label else {**self._labels, label: word}, values[word]) for word in values]
+        self.said(name, "counter", [_series(name, labelled, count) for labelled, count in labels])
+
+    def histogram(self, name: str, values: Histogram) -> None:
+        cumulated = values.cumulated
+        lines = [_series(f"{name}_bucket", {**self._labels, "le": bound}, count) for bound, count in cumulated]
+        lines.append(_series(f"{name}_count", self._labels, cumulated[-1][1]))
+        self.said(name, "histogram", [*lines, _series(f"{name}_sum", self._labels, values.total)])
+
+    def said(self, name: str, kind: str, series: Sequence[str]) -> None:
+        self._lines += [f"# TYPE {name} {kind}", *series]
 
     def text(self) -> str:
         return "\n".join(self._lines) + "\n"

@@ -45,6 +45,22 @@ def engine_death() -> Refusal:
     return Refusal(500, message, "InternalServerError")
 
 
+def busy() -> Refusal:
+    """The queue is as long as it may be."""
+    message = "The engine is currently busy and cannot accept new requests."
+    return Refusal(503, f"{message} Please try again later or on a different instance.", "Service Unavailable")
+
+
+def shutting_down() -> Refusal:
+    """What a request gets that needs the tokenizer of a server that drains."""
+    return Refusal(500, "cannot schedule new futures after shutdown", "InternalServerError")
+
+
+def wrong_rank(rank: int, ranks: int) -> Refusal:
+    """A data-parallel rank that is not here."""
+    return Refusal(400, f"data_parallel_rank {rank} is out of range [0, {ranks}).")
+
+
 @web.middleware
 async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Turn what a handler raised into the JSON that vLLM answers."""

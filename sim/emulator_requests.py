@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sim.emulator_refusals import Refusal, invalid, missing
+from sim.emulator_sampling import Sampling, read_sampling
 
 Tokenize = Callable[[str, dict[str, Any]], list[int]]
 
@@ -27,12 +28,18 @@ _MOST_CHOICES = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What this server serves. Token ids of a prompt are below `vocabulary_size`."""
+    """What this server serves, and how many requests at a time. Token ids of a prompt are below `vocabulary_size`."""
 
     model: str
     adapters: tuple[str, ...]
     max_model_len: int
     vocabulary_size: int = 2**31
+    max_queued: int | None = None
+
+
+def adapter_path(name: str) -> str:
+    """Where an adapter was loaded from."""
+    return f"/adapters/{name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +59,7 @@ class Ask:
     ignore_eos: bool
     salt: str
     tool: str | None
-    reads_cache: bool
+    sampling: Sampling
 
     @property
     def prompt_tokens(self) -> int:
@@ -95,7 +102,8 @@ def read_ask(route: str, body: dict[str, Any], limits: Limits, tokenize: Tokeniz
             raise missing(field, body)
     model, adapter = read_model(body, limits)
     salt = _salt(body)
-    _check_sampling(body)
+    stop_field = "stop_sequences" if route == MESSAGES else "stop"
+    sampling = read_sampling(body, chat=route != COMPLETIONS, stop_field=stop_field)
     options = body.get("stream_options")
     options = options if isinstance(options, dict) and route in (CHAT, COMPLETIONS) else {}
     include_usage = bool(options.get("include_usage"))
@@ -103,7 +111,7 @@ def read_ask(route: str, body: dict[str, Any], limits: Limits, tokenize: Tokeniz
         route=route,
         model=model,
         adapter=adapter,
-        max_tokens=_max_tokens(route, body, limits),
+        max_tokens=_max_tokens(route, body, limits, least=0 if sampling.echo else 1),
         prompts=tuple(_prompts(route, body, limits, tokenize)),
         choices=_count(body, "n", 1, _MOST_CHOICES) if route in (CHAT, COMPLETIONS) else 1,
         stream=bool(body.get("stream")),
@@ -113,7 +121,7 @@ def read_ask(route: str, body: dict[str, Any], limits: Limits, tokenize: Tokeniz
         ignore_eos=bool(body.get("ignore_eos")),
         salt=salt,
         tool=_forced_tool(body) if route != COMPLETIONS else None,
-        reads_cache=body.get("prompt_logprobs") is None,
+        sampling=sampling,
     )
 
 
@@ -192,31 +200,23 @@ def _salt(body: Mapping[str, Any]) -> str:
     return salt
 
 
-def _check_sampling(body: Mapping[str, Any]) -> None:
-    temperature = body.get("temperature")
-    if isinstance(temperature, int | float) and temperature < 0:
-        value = float(temperature)
-        message = f"temperature must be non-negative, got {value}. (parameter=temperature, value={value})"
-        raise Refusal(400, message, param="temperature")
-
-
-def _count(body: Mapping[str, Any], field: str, default: int, most: int = 2**31) -> int:
+def _count(body: Mapping[str, Any], field: str, default: int, most: int = 2**31, least: int = 1) -> int:
     value = body.get(field)
     if value is None:
         return default
     if not _is_id(value):
         raise invalid("int_type", f"body.{field}", "Input should be a valid integer", value)
-    if not 1 <= value <= most:
-        bound = "at least 1" if value < 1 else f"at most {most}"
+    if not least <= value <= most:
+        bound = f"at least {least}" if value < least else f"at most {most}"
         raise Refusal(400, f"{field} must be {bound}, got {value}. (parameter={field}, value={value})", param=field)
     return int(value)
 
 
-def _max_tokens(route: str, body: Mapping[str, Any], limits: Limits) -> int | None:
+def _max_tokens(route: str, body: Mapping[str, Any], limits: Limits, least: int) -> int | None:
     for field in _LENGTH_FIELDS[route]:
         if body.get(field) is None:
             continue
-        asked = _count(body, field, 1)
+        asked = _count(body, field, 1, least=least)
         if asked > limits.max_model_len:
             message = (
                 f"{field}={asked} cannot be greater than max_model_len={limits.max_model_len}. Please request fewer "

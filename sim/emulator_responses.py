@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from sim.emulator_json import around, compact, named_event, unescaped
 from sim.emulator_requests import Ask
+from sim.emulator_sampling import End
 from sim.emulator_wire import MARK, Choice, Usage
 
 Events = list[tuple[str, dict[str, Any]]]
@@ -38,7 +39,7 @@ class Responses:
         self._item: _Item = _Message(f"msg_{name}") if ask.tool is None else _Call(name, ask.tool)
         self._number = 0
         self._parts: list[bytes] = []
-        self._finish = "stop"
+        self._end = End("stop")
         self._before, after = around(self._item.delta, MARK)
         self._after = after[:-1]
 
@@ -46,10 +47,10 @@ class Responses:
         begun = {"response": self._response("in_progress", None, [], None)}
         return self._events([("response.created", begun), ("response.in_progress", begun), *self._item.opened()])
 
-    def piece(self, choice: int, token: int, escaped: bytes, finish: str | None) -> bytes:  # noqa: ARG002 -- one choice
+    def piece(self, choice: int, token: int, escaped: bytes, end: End | None) -> bytes:  # noqa: ARG002 -- one choice
         self._parts.append(escaped)
-        if finish is not None:
-            self._finish = finish
+        if end is not None:
+            self._end = end
         kind = self._item.delta_kind.encode()
         last = b',"sequence_number":%d,"type":"%b"}\n\n' % (self._next(), kind)
         return b"event: " + kind + b"\ndata: " + self._before + self._item.shown(escaped) + self._after + last
@@ -57,15 +58,15 @@ class Responses:
     def tail(self, usage: Usage) -> bytes:
         text = unescaped(b"".join(self._parts))
         done = {"item": self._item.whole(text), "output_index": 0}
-        ended = {"response": self._ended(text, self._finish, usage)}
+        ended = {"response": self._ended(text, self._end, usage)}
         closed = self._item.closed(text)
         return self._events([*closed, ("response.output_item.done", done), ("response.completed", ended)])
 
     def whole(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:
-        return self._ended(choices[0].text, choices[0].finish, usage)
+        return self._ended(choices[0].text, choices[0].end, usage)
 
-    def _ended(self, text: str, finish: str, usage: Usage) -> dict[str, Any]:
-        cut = finish == "length" and self._ask.tool is None
+    def _ended(self, text: str, end: End, usage: Usage) -> dict[str, Any]:
+        cut = end.why == "length" and self._ask.tool is None
         read = {"cached_tokens": usage.cached, "cache_write_tokens": usage.created}
         written = {"reasoning_tokens": 0, "tool_output_tokens": 0}
         counts = {

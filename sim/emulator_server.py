@@ -7,9 +7,11 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
+from sim.emulator_answers import Vocabulary
 from sim.emulator_events import Telling
+from sim.emulator_faults import Faults
 from sim.emulator_pages import Origin
-from sim.emulator_requests import Limits, Tokenize
+from sim.emulator_requests import Limits
 from sim.jobs import Job
 from sim.live import LiveReplica, Reply
 
@@ -24,20 +26,25 @@ class Work:
 
 
 class Server(Protocol):
-    """The emulator, seen from its routes. `stopped` counts answers that ended by themselves."""
+    """The emulator, seen from its routes. Answers that ended by themselves are `stopped`, refused ones `rejected`."""
 
     live: LiveReplica
     telling: Telling
     limits: Limits
-    tokenize: Tokenize
+    vocabulary: Vocabulary
+    faults: Faults
+    draining: bool
     detokenize: Callable[[list[int]], str]
     root: str
     started_unix_s: float
     stopped: int
+    rejected: int
 
+    def tokenize(self, route: str, body: dict[str, Any]) -> list[int]: ...
     async def read(self, http: web.Request, *needed: str) -> dict[str, Any]: ...
     def work(
         self, origin: Origin, prompt: Sequence[int], output: Sequence[int], *, reads_cache: bool = True
     ) -> Work: ...
     def running(self, works: Sequence[Work]) -> AbstractContextManager[list[Reply]]: ...
     def answer_id(self, kind: str) -> str: ...
+    def answer_name(self) -> str: ...

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sim.emulator_json import around, event, unescaped
+from sim.emulator_logprobs import Token, of_chat, of_completion, of_prompt
 from sim.emulator_requests import Ask
+from sim.emulator_sampling import End
 
 FINGERPRINT = "vllm-0.32.0-simulated"
 DONE = b"data: [DONE]\n\n"
@@ -29,11 +31,16 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One finished answer; `finish` is "length" or "stop"."""
+    """One finished answer. `text` begins with an echoed prompt; `prompt` is empty when nobody wants its tokens."""
 
     text: str
-    ids: Sequence[int]
-    finish: str
+    tokens: Sequence[Token]
+    end: End
+    prompt: Sequence[Token] = ()
+
+    @property
+    def ids(self) -> list[int]:
+        return [token for token, _ in self.tokens]
 
 
 class Dialect(Protocol):
@@ -42,8 +49,8 @@ class Dialect(Protocol):
     def head(self) -> bytes:
         """What a stream begins with, before any token."""
 
-    def piece(self, choice: int, token: int, escaped: bytes, finish: str | None) -> bytes:
-        """One new token of one choice, the last when `finish` is given."""
+    def piece(self, choice: int, token: int, escaped: bytes, end: End | None) -> bytes:
+        """One new token of one choice, the last when `end` is given."""
 
     def tail(self, usage: Usage) -> bytes:
         """What a stream ends with."""
@@ -60,7 +67,8 @@ class Chat:
         self._created = created
         self._ask = ask
         self._running = _RunningUsage(ask)
-        self._plain = ask.tool is None and not ask.return_token_ids and not ask.continuous_usage
+        self._top = ask.sampling.logprobs
+        self._plain = ask.tool is None and not ask.return_token_ids and not ask.continuous_usage and self._top is None
         self._text = around(self._chunk({"index": 0, "delta": {"content": MARK}} | _OPEN), MARK)
 
     def head(self) -> bytes:
@@ -76,21 +84,21 @@ class Chat:
                 out.append(event(self._chunk({"index": index, "delta": {"tool_calls": [call]}} | _OPEN)))
         return b"".join(out)
 
-    def piece(self, choice: int, token: int, escaped: bytes, finish: str | None) -> bytes:
-        if self._plain and finish is None and choice == 0:
+    def piece(self, choice: int, token: int, escaped: bytes, end: End | None) -> bytes:
+        if self._plain and end is None and choice == 0:
             before, after = self._text
             return b"data: " + before + escaped + after + b"\n\n"
         if self._ask.tool is None:
             delta: dict[str, Any] = {"content": unescaped(escaped)}
         else:
-            inner = escaped.decode() + ('"}' if finish else "")
+            inner = escaped.decode() + ('"}' if end else "")
             delta = {"tool_calls": [{"index": 0, "function": {"arguments": inner}}]}
-        body = {"index": choice, "delta": delta, "logprobs": None}
-        body |= {"finish_reason": None} if finish is None else {"finish_reason": self._finish(finish)}
-        body |= {} if finish is None else {"stop_reason": None}
+        body = {"index": choice, "delta": delta, "logprobs": self._logprobs([(token, unescaped(escaped))])}
+        body |= {"finish_reason": None} if end is None else {"finish_reason": self._finish(end)}
+        body |= {} if end is None else {"stop_reason": end.at}
         body["token_ids"] = [token] if self._ask.return_token_ids else None
         chunk = self._chunk(body) | self._running.counted(choice)
-        return event(chunk | _fingerprint(self._ask, finish))
+        return event(chunk | _fingerprint(self._ask, end))
 
     def tail(self, usage: Usage) -> bytes:
         details = {"cached_tokens": usage.cached, "created_cache_tokens": usage.created}
@@ -103,7 +111,7 @@ class Chat:
             "service_tier": None,
             "system_fingerprint": FINGERPRINT,
             "usage": _usage(usage, details) | {"completion_tokens_details": None},
-            "prompt_logprobs": None,
+            "prompt_logprobs": _prompt_logprobs(self._ask, choices[0]),
             "prompt_token_ids": list(self._ask.prompts[0]) if self._ask.return_token_ids else None,
             "prompt_text": None,
             **_UNUSED,
@@ -120,15 +128,18 @@ class Chat:
         return {
             "index": index,
             "message": message,
-            "logprobs": None,
-            "finish_reason": self._finish(choice.finish),
-            "stop_reason": None,
-            "token_ids": list(choice.ids) if self._ask.return_token_ids else None,
+            "logprobs": self._logprobs(choice.tokens),
+            "finish_reason": self._finish(choice.end),
+            "stop_reason": choice.end.at,
+            "token_ids": choice.ids if self._ask.return_token_ids else None,
             "routed_experts": None,
         }
 
-    def _finish(self, finish: str) -> str:
-        return finish if self._ask.tool is None else "tool_calls"
+    def _finish(self, end: End) -> str:
+        return end.why if self._ask.tool is None else "tool_calls"
+
+    def _logprobs(self, tokens: Sequence[Token]) -> dict[str, Any] | None:
+        return None if self._top is None else of_chat(tokens, self._top)
 
     def _call_id(self, choice: int) -> str:
         return f"chatcmpl-tool-{self._answer_id.rpartition('-')[2]}{choice}"
@@ -148,15 +159,17 @@ class Completions:
         self._created = created
         self._ask = ask
         self._running = _RunningUsage(ask)
-        self._plain = not ask.return_token_ids and not ask.continuous_usage
+        self._logprobs = ask.sampling.logprobs is not None
+        self._plain = not ask.return_token_ids and not ask.continuous_usage and not self._logprobs
         self._begun: set[int] = set()
+        self._shown = [0] * (len(ask.prompts) * ask.choices)
         self._text = around(self._chunk(0, MARK, None, None, None), MARK)
 
     def head(self) -> bytes:
         return b""
 
-    def piece(self, choice: int, token: int, escaped: bytes, finish: str | None) -> bytes:
-        if self._plain and finish is None and choice == 0:
+    def piece(self, choice: int, token: int, escaped: bytes, end: End | None) -> bytes:
+        if self._plain and end is None and choice == 0:
             before, after = self._text
             return b"data: " + before + escaped + after + b"\n\n"
         prompt = None
@@ -164,8 +177,12 @@ class Completions:
             prompt = self._prompt(choice)
             self._begun.add(choice)
         ids = [token] if self._ask.return_token_ids else None
-        chunk = self._chunk(choice, unescaped(escaped), finish, prompt, ids) | self._running.counted(choice)
-        return event(chunk | _fingerprint(self._ask, finish))
+        text = unescaped(escaped)
+        chunk = self._chunk(choice, text, end, prompt, ids) | self._running.counted(choice)
+        if self._logprobs:
+            chunk["choices"][0]["logprobs"] = of_completion((), [(token, text)], self._shown[choice])
+            self._shown[choice] += len(text)
+        return event(chunk | _fingerprint(self._ask, end))
 
     def tail(self, usage: Usage) -> bytes:
         return _tail(self._ask, self._base(), usage, {"cached_tokens": usage.cached})
@@ -182,9 +199,12 @@ class Completions:
 
     def _whole_choice(self, index: int, choice: Choice) -> dict[str, Any]:
         asked = self._ask.return_token_ids
-        return self._choice(index, choice.text, choice.finish) | {
-            "token_ids": list(choice.ids) if asked else None,
-            "prompt_logprobs": None,
+        shown = self._choice(index, choice.text, choice.end)
+        if self._logprobs:
+            shown["logprobs"] = of_completion(choice.prompt if self._ask.sampling.echo else (), choice.tokens, 0)
+        return shown | {
+            "token_ids": choice.ids if asked else None,
+            "prompt_logprobs": _prompt_logprobs(self._ask, choice),
             "prompt_token_ids": self._prompt(index) if asked else None,
             "routed_experts": None,
         }
@@ -197,13 +217,14 @@ class Completions:
         return {"id": self._answer_id, "object": "text_completion", "created": self._created, "model": model}
 
     @staticmethod
-    def _choice(index: int, text: str, finish: str | None) -> dict[str, Any]:
-        return {"index": index, "text": text, "logprobs": None, "finish_reason": finish, "stop_reason": None}
+    def _choice(index: int, text: str, end: End | None) -> dict[str, Any]:
+        ended = {"finish_reason": end and end.why, "stop_reason": end and end.at}
+        return {"index": index, "text": text, "logprobs": None} | ended
 
     def _chunk(
-        self, index: int, text: str, finish: str | None, prompt: list[int] | None, ids: list[int] | None
+        self, index: int, text: str, end: End | None, prompt: list[int] | None, ids: list[int] | None
     ) -> dict[str, Any]:
-        choice = self._choice(index, text, finish) | {"prompt_token_ids": prompt, "token_ids": ids}
+        choice = self._choice(index, text, end) | {"prompt_token_ids": prompt, "token_ids": ids}
         return self._base() | {"choices": [choice]}
 
 
@@ -230,9 +251,13 @@ class _RunningUsage:
         return {"usage": counts | {"completion_tokens_details": None}}
 
 
-def _fingerprint(ask: Ask, finish: str | None) -> dict[str, str]:
+def _prompt_logprobs(ask: Ask, choice: Choice) -> list[dict[str, Any] | None] | None:
+    return None if ask.sampling.prompt_logprobs is None else of_prompt(choice.prompt)
+
+
+def _fingerprint(ask: Ask, end: End | None) -> dict[str, str]:
     """It rides on the last chunk: the one with the usage, or else the one that ends the choice."""
-    return {} if finish is None or ask.include_usage else {"system_fingerprint": FINGERPRINT}
+    return {} if end is None or ask.include_usage else {"system_fingerprint": FINGERPRINT}
 
 
 def _tail(ask: Ask, base: dict[str, Any], usage: Usage, details: dict[str, Any]) -> bytes:

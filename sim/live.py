@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+from sim.emulator_latency import FIRST_TOKEN_S, REQUEST_S, Histogram
 from sim.errors import EngineDied
 from sim.jobs import Job, JobId
 from sim.replica import SimReplica
@@ -21,9 +22,10 @@ _MAX_LAG_S = 0.1  # a process that cannot keep the pace becomes slower, it does 
 class Reply:
     """What one job has given so far. Several replies may ring the same bell."""
 
-    __slots__ = ("bell", "cached_tokens", "done", "job", "lost", "made")
+    __slots__ = ("began_s", "bell", "cached_tokens", "done", "job", "lost", "made")
 
-    def __init__(self, job: Job, bell: asyncio.Event) -> None:
+    def __init__(self, job: Job, bell: asyncio.Event, began_s: float) -> None:
+        self.began_s = began_s
         self.job = job
         self.bell = bell
         self.made = 0
@@ -44,6 +46,8 @@ class LiveReplica:
         self.engine = engine
         self._speed = speed
         self._stepped = stepped
+        self.first_token_s = Histogram(FIRST_TOKEN_S)
+        self.request_s = Histogram(REQUEST_S)
         self._replies: dict[JobId, Reply] = {}
         self._work = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -73,7 +77,8 @@ class LiveReplica:
         if self.failed:
             raise EngineDied(f"the engine of {self.engine.name} is dead: start the replica anew")
         bell = asyncio.Event()
-        replies = [Reply(job, bell) for job in jobs]
+        now_s = asyncio.get_running_loop().time()
+        replies = [Reply(job, bell, now_s) for job in jobs]
         for reply in replies:
             self.engine.submit(reply.job)
             self._replies[reply.job.id] = reply
@@ -125,12 +130,17 @@ class LiveReplica:
         """End the step in flight, if any, and ring for those it gave a token."""
         tokens = self.engine.finish_step()
         self._stepped()
+        now_s = asyncio.get_running_loop().time()
+        for job_id in tokens.first:
+            self.first_token_s.observed(now_s - self._replies[job_id].began_s)
         for job_id in tokens.made:
             reply = self._replies[job_id]
             reply.made += 1
             reply.bell.set()
         for job_id in tokens.finished:
-            self._replies.pop(job_id).done = True
+            reply = self._replies.pop(job_id)
+            reply.done = True
+            self.request_s.observed(now_s - reply.began_s)
 
 
 async def finished(replies: Sequence[Reply]) -> None:

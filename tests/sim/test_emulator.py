@@ -5,7 +5,7 @@ import base64
 import gzip
 import json
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,49 +13,24 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sim.cost import PROFILES
-from sim.emulator import Emulator, start
+from sim.emulator import Emulator
+from tests.emulated import (
+    ASKED,
+    CHAT,
+    COMPLETIONS,
+    LONG,
+    MESSAGES,
+    RESPONSES,
+    cached,
+    detokenize,
+    emulated,
+    metrics,
+    post,
+    stream,
+    until,
+)
 
-CHAT, COMPLETIONS, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"
 RECORDINGS = Path(__file__).parent.parent / "recordings"
-LONG = "a rather long prompt that fills several blocks of sixteen bytes each, as bytes are tokens here"
-ASKED: dict[str, dict[str, Any]] = {
-    CHAT: {"messages": [{"role": "user", "content": LONG}], "max_tokens": 5},
-    COMPLETIONS: {"prompt": LONG, "max_tokens": 5},
-    MESSAGES: {"messages": [{"role": "user", "content": LONG}], "max_tokens": 5},
-    RESPONSES: {"input": LONG, "max_output_tokens": 5},
-}
-
-
-def tokenize(route: str, body: dict[str, Any]) -> list[int]:
-    """Bytes are tokens; a chat is its contents, each before a line end."""
-    if route == COMPLETIONS:
-        return list(str(body["prompt"]).encode())
-    if route == RESPONSES:
-        return list(str(body["input"]).encode())
-    return list("".join(message["content"] + "\n" for message in body["messages"]).encode())
-
-
-def detokenize(ids: list[int]) -> str:
-    return bytes(ids).decode("latin-1")
-
-
-async def emulated(**settings: Any) -> Emulator:
-    given: dict[str, Any] = {
-        "name": "r1",
-        "model": "tiny",
-        "blocks": 400,
-        "block_tokens": 16,
-        "profile": PROFILES["llama-3.1-8b-h100"],
-        "speed": 200.0,
-        "tokenize": tokenize,
-        "detokenize": detokenize,
-        "max_model_len": 2048,
-        "root": "/models/tiny",
-        "adapters": ["sql"],
-        "vocabulary_tokens": 300,
-    }
-    return await start("127.0.0.1", 0, **(given | settings))
 
 
 @pytest.fixture
@@ -69,46 +44,6 @@ async def emulator() -> AsyncIterator[Emulator]:
 async def client(emulator: Emulator) -> AsyncIterator[aiohttp.ClientSession]:
     async with aiohttp.ClientSession(emulator.url) as session:
         yield session
-
-
-async def post(client: aiohttp.ClientSession, path: str, body: dict[str, Any], status: int = 200) -> dict[str, Any]:
-    async with client.post(path, json=body) as response:
-        answer: dict[str, Any] = await response.json()
-        assert response.status == status, answer
-        return answer
-
-
-async def stream(client: aiohttp.ClientSession, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
-    """Data of every event; the closing [DONE] is left out."""
-    async with client.post(path, json=body | {"stream": True}) as response:
-        assert response.status == 200
-        assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
-        lines = (await response.read()).decode().splitlines()
-    return [json.loads(line[6:]) for line in lines if line.startswith("data: ") and line != "data: [DONE]"]
-
-
-def cached(answer: dict[str, Any]) -> int:
-    usage = answer["usage"]
-    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
-    return int(details["cached_tokens"] if details else usage["cache_read_input_tokens"])
-
-
-async def until(happened: Callable[[], bool]) -> None:
-    """What the other end of a socket does has no event here: look again, for a second at most."""
-    async with asyncio.timeout(1):
-        while not happened():  # noqa: ASYNC110 -- nothing to wait on
-            await asyncio.sleep(0.001)
-
-
-async def metrics(client: aiohttp.ClientSession) -> dict[str, float]:
-    """Values by name, and by name and any label that tells series of one name apart."""
-    async with client.get("/metrics") as response:
-        families = text_string_to_metric_families(await response.text())
-    seen = {}
-    for sample in (sample for family in families for sample in family.samples):
-        own = [f' {k}="{v}"' for k, v in sample.labels.items() if k in ("source", "finished_reason", "reason")]
-        seen["".join([sample.name, *own])] = sample.value
-    return seen
 
 
 def samples(text: str) -> dict[str, tuple[str, set[str]]]:
@@ -438,3 +373,85 @@ async def test_many_streams_share_the_engine(client: aiohttp.ClientSession, emul
     assert [len(answer) for answer in answers] == [40] * 24
     assert emulator.engine.idle
     assert emulator.live.live == 0
+
+
+async def test_a_full_queue_is_busy() -> None:
+    emulator = await emulated(speed=1.0, max_queued=2)
+    try:
+        async with aiohttp.ClientSession(emulator.url) as client:
+            body = ASKED[CHAT] | {"max_tokens": 1500}
+            calls = [asyncio.create_task(client.post(CHAT, json=body).__aenter__()) for _ in range(2)]
+            await until(lambda: emulator.live.live == 2)
+            error = (await post(client, COMPLETIONS, ASKED[COMPLETIONS], 503))["error"]
+            assert (error["type"], error["code"]) == ("Service Unavailable", 503)
+            assert error["message"].startswith("The engine is currently busy")
+            seen = await metrics(client)
+            assert seen['vllm:admission_rejections_total reason="max_num_queued_reqs"'] == 1
+            for call in calls:
+                call.cancel()
+            await until(lambda: emulator.live.live == 0)
+            await post(client, COMPLETIONS, ASKED[COMPLETIONS])
+    finally:
+        await emulator.close()
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_a_draining_server_ends_its_answers_and_takes_no_more(streamed: bool) -> None:
+    emulator = await emulated(speed=20.0)
+    try:
+        async with aiohttp.ClientSession(emulator.url) as client:
+            body = ASKED[CHAT] | {"max_tokens": 300, "stream": True}
+            async with client.post(CHAT, json=body) as begun:
+                emulator.drain()
+                error = (await post(client, CHAT, ASKED[CHAT] | {"stream": streamed}, 500))["error"]
+                assert (error["message"], error["type"]) == (
+                    "cannot schedule new futures after shutdown",
+                    "InternalServerError",
+                )
+                await post(client, "/tokenize", {"prompt": "x"}, 500)
+                ids = {"prompt": [1, 2, 3], "stream": streamed, "stream_options": {"include_usage": True}}
+                async with client.post(COMPLETIONS, json=ids) as response:
+                    empty = await response.text()
+                    assert response.status == 200
+                if streamed:
+                    (usage,) = [json.loads(line[6:]) for line in empty.splitlines() if "usage" in line]
+                    assert usage["choices"] == []
+                    assert empty.endswith("data: [DONE]\n\n")
+                else:
+                    usage = json.loads(empty)
+                    assert usage["choices"][0]["finish_reason"] == "abort"
+                    assert usage["choices"][0]["text"] == ""
+                assert usage["usage"]["completion_tokens"] == 0
+                async with client.get("/health") as health:
+                    assert health.status == 200
+                assert (await begun.text()).count('"content":"') == 301
+    finally:
+        await emulator.close()
+
+
+@pytest.mark.parametrize(("rank", "status"), [("0", 200), ("1", 400), ("x", 200)])
+async def test_there_is_one_rank(client: aiohttp.ClientSession, rank: str, status: int) -> None:
+    async with client.post(CHAT, json=ASKED[CHAT], headers={"X-data-parallel-rank": rank}) as response:
+        answer = await response.json()
+        assert response.status == status
+    if status == 400:
+        assert answer["error"]["message"] == "data_parallel_rank 1 is out of range [0, 1)."
+
+
+async def test_latencies_are_told_in_histograms(client: aiohttp.ClientSession, emulator: Emulator) -> None:
+    for _ in range(3):
+        await post(client, COMPLETIONS, ASKED[COMPLETIONS])
+    seen = await metrics(client)
+    for name in ("time_to_first_token", "e2e_request_latency"):
+        unit = "seconds"
+        assert seen[f"vllm:{name}_{unit}_count"] == seen[f"vllm:{name}_{unit}_bucket"] == 3
+    assert 0 < seen["vllm:time_to_first_token_seconds_sum"] < seen["vllm:e2e_request_latency_seconds_sum"]
+    assert seen["process_start_time_seconds"] == emulator.started_unix_s
+
+
+async def test_another_start_has_another_start_time() -> None:
+    first = await emulated()
+    await first.close()
+    second = await emulated()
+    await second.close()
+    assert second.started_unix_s > first.started_unix_s

@@ -1,9 +1,12 @@
 """Ours pass; a policy that breaks one rule fails the check of that rule."""
 
+import random
 from collections.abc import Callable, Sequence
 from itertools import count
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from policies import Choice, Policy, Replica, Request
 from policies.conformance import (
@@ -18,16 +21,70 @@ from policies.conformance import (
     works_with_one,
     works_with_unknowns,
 )
-from policies.least_loaded import LeastLoaded
-from policies.prefix_aware import PrefixAware
-from policies.round_robin import RoundRobin
-from policies.user_hash import UserHash
+from policies.plugins import installed, load
+from tests.policies.views import any_view
+
+View = tuple[Request, tuple[Replica, ...]]
+
+
+OURS = [info.name for info in installed() if info.distribution == "prefix-router"]
 
 
 @pytest.mark.parametrize("one", CHECKS)
-@pytest.mark.parametrize("factory", [RoundRobin, LeastLoaded, UserHash, PrefixAware])
-def test_ours_conform(factory: Factory, one: Callable[[Factory], None]) -> None:
-    one(factory)
+@pytest.mark.parametrize("name", OURS)
+def test_ours_conform(name: str, one: Callable[[Factory], None]) -> None:
+    one(lambda: load(name))
+
+
+@pytest.mark.parametrize("name", OURS)
+@settings(max_examples=25)
+@given(views=st.lists(any_view(), max_size=15), seed=st.integers(0, 9))
+def test_ours_choose_what_is_offered_and_repeat_themselves(name: str, views: list[View], seed: int) -> None:
+    one, other = load(name, seed=seed), load(name, seed=seed)
+    for request, view in views:
+        choice = one.choose(request, view)
+        assert choice.replica in [replica.name for replica in view]
+        assert choice.reason == choice.reason.lower().strip()
+        assert other.choose(request, view) == choice
+
+
+class Drawn:
+    """Dice that take the first and tell among whom they drew."""
+
+    def __init__(self) -> None:
+        self.among: list[set[str]] = []
+
+    def choice(self, replicas: Sequence[Replica]) -> Replica:
+        self.among.append({replica.name for replica in replicas})
+        return replicas[0]
+
+
+CALCULATING = [
+    "cache-aware",
+    "dualmap",
+    "linear-cost",
+    "lmetric",
+    "preble-e2",
+    "prefix-hash",
+    "sticky-until-saturated",
+    "weighted-scorers",
+]
+"""Those that leave to chance nothing but equals."""
+
+
+@pytest.mark.parametrize("name", CALCULATING)
+@settings(max_examples=50)
+@given(view=any_view(), order=st.randoms(use_true_random=False))
+def test_the_order_of_replicas_decides_nothing(name: str, view: View, order: random.Random) -> None:
+    request, replicas = view
+    shuffled = order.sample(replicas, len(replicas))
+    found = []
+    for offered in (replicas, shuffled):
+        policy, dice = load(name), Drawn()
+        policy._dice = dice  # type: ignore[attr-defined]
+        choice = policy.choose(request, tuple(offered))
+        found.append(dice.among[-1:] or [{choice.replica}])
+    assert found[0] == found[1]
 
 
 class Named:

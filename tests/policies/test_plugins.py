@@ -13,7 +13,22 @@ from policies.plugins import Setting, installed, load
 from policies.prefix_aware import PrefixAware
 from policies.round_robin import RoundRobin
 
-OURS = ["least-loaded", "prefix-aware", "round-robin", "user-hash"]
+OURS = [
+    "cache-aware",
+    "dualmap",
+    "least-loaded",
+    "linear-cost",
+    "lmetric",
+    "power-of-two",
+    "preble-e2",
+    "prefix-aware",
+    "prefix-hash",
+    "random",
+    "round-robin",
+    "sticky-until-saturated",
+    "user-hash",
+    "weighted-scorers",
+]
 
 
 class Sized:
@@ -70,7 +85,7 @@ def test_a_plug_in_may_return_just_a_name() -> None:
     [
         ("prefix-awar", UnknownPolicy, "did you mean 'prefix-aware'"),
         ("round_robin", UnknownPolicy, "did you mean 'round-robin'"),
-        ("zzz", UnknownPolicy, "no policy is named 'zzz'. Installed: least-loaded, prefix-aware, round-robin"),
+        ("zzz", UnknownPolicy, r"no policy is named 'zzz'\. Installed: cache-aware, .*, weighted-scorers$"),
         ("no.such.module:Policy", PolicyError, "No module named"),
         (f"{THIS}:Missing", PolicyError, "Missing"),
         (f"{THIS}:not_callable", PolicyError, "is a int, not a class or function"),

@@ -8,6 +8,7 @@ scrapes. Not here: what a replica reports of itself (`engine_metrics`).
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from msgspec import Struct
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
 from prometheus_client.registry import Collector
 
@@ -22,8 +23,7 @@ _LABEL_VALUES = 256  # distinct models, and distinct reasons, before the rest ar
 OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """One finished request."""
 
     route: str

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
+
 from policies.blocks import Chain
 from router.errors import UnknownModel
 from router.openai import Ask
@@ -40,8 +42,7 @@ def cards(models: Iterable[Mapping[str, Any]]) -> list[Card]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
+class Served(Struct, frozen=True):
     """One model name a request may ask for: how its prompt is read and where its chains start."""
 
     name: str

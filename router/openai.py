@@ -5,10 +5,10 @@ Paths are those of vLLM 0.32's API server. Not here: prompts (`router.prompts`),
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from router.errors import BadRequest, NotServed
 from router.http.messages import Call
@@ -74,8 +74,7 @@ CONTROL = frozenset(
 _FORM_MODEL = re.compile(rb'name="model"(?:\r\n[^\r\n]+)*\r\n\r\n([^\r\n]{1,512})\r\n')
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Struct, frozen=True):
     """What one body asks for, as far as routing it needs to know."""
 
     route: str

@@ -4,8 +4,9 @@ The one rule: nothing here costs more than a walk over the body's members. Not h
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol
+
+from msgspec import Struct
 
 from policies.blocks import Chain
 from router.chat import NotText, part_text
@@ -42,8 +43,7 @@ NOT_RUN = frozenset(
 """Routes that only tokenize: no engine runs, no cache is read or filled."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+class Prompt(Struct, frozen=True):
     """What placing a request needs to know of its prompt."""
 
     tokens: int

@@ -8,17 +8,16 @@ bounded in bytes, least recently used first out, and a prefix never before those
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from policies.blocks import KEY_BYTES, Chain
 
 _KEY = np.dtype(("V", KEY_BYTES))
 
 
-@dataclass(frozen=True, slots=True)
-class Prefix:
+class Prefix(Struct, frozen=True):
     """What is known of a text prefix."""
 
     chain: Chain

@@ -10,8 +10,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
 from typing import Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from policies.blocks import TOKEN_BYTES, Chain, hittable_blocks, packed
 from router.chat import NotText, conversation, without_mark
@@ -50,8 +52,7 @@ Rendered = tuple[str, tuple[int, ...], tuple[int, ...], str, int]
 """The text, special ids before and behind it, a doubt about it, and an estimate of the tokens beyond it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Text:
+class _Text(Struct, frozen=True):
     """A prompt as text, and what goes around it."""
 
     pieces: list[str]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from router.chat import conversation
 from router.templates import ChatTemplate
@@ -38,8 +39,7 @@ _LONGEST_SHAPE_BYTES = 256 * 1024  # of tools and the like
 Shape = tuple[tuple[str, ...], bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
+class _Plan(Struct, frozen=True):
     guards: tuple[Guard, ...]
     dates: tuple[tuple[str, str], ...]
     pieces: tuple[str | Place, ...]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import httptools
+from msgspec import Struct
 
 from router.http.messages import Headers, Reply, without_hop_by_hop
 
@@ -52,8 +53,7 @@ class Timeouts:
     idle_s: float | None = 300.0
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(Struct, frozen=True):
     """How an exchange ended once its reply had begun."""
 
     status: int

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import unquote
 
+from msgspec import Struct
+
 Headers = list[tuple[bytes, bytes]]
 
 HOP_BY_HOP = frozenset(
@@ -33,8 +35,7 @@ class Limits:
     body_bytes: int = 64 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """One complete request of a client, hop-by-hop headers already dropped, the body whole and untouched."""
 
     method: bytes

@@ -3,12 +3,12 @@
 import io
 import json
 import logging
-from dataclasses import replace
 
 import pytest
 from aiohttp.http_exceptions import BadHttpMessage
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from router.log import configure, fields, request_line, safe, without_secrets
 from tests.router.test_metrics import DONE

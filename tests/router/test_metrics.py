@@ -1,8 +1,7 @@
 """What is counted, under which labels, and how it reads when scraped."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from policies.fleet import Fleet

@@ -1,12 +1,67 @@
-"""A replica in virtual time gives tokens when their steps are over."""
+"""A replica in virtual time decides what the step-by-step one does, and gives tokens when their steps are over."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sim.cost import PROFILES
 from sim.jobs import Job
 from sim.timed import TimedReplica
+from tests.sim.twins import Abort, StepReplica, Submit, chained, lived
 
 H100 = PROFILES["llama-3.1-8b-h100"]
+BLOCK = 4
+
+
+@st.composite
+def jobs(draw: st.DrawFn, number: int) -> Job:
+    prompt, output = draw(st.integers(1, 30)), draw(st.integers(1, 30))
+    full = (prompt + output) // BLOCK
+    same = draw(st.integers(0, full))  # so many blocks like everybody's, also those of the answer
+    letters = [0] * same + draw(st.lists(st.integers(0, 2), min_size=full - same, max_size=full - same))
+    keys = chained(letters)
+    named = draw(st.sampled_from([full, full, full, full, prompt // BLOCK, 0]))
+    return Job(number, prompt, output, keys[:named], reads_cache=draw(st.sampled_from([True] * 9 + [False])))
+
+
+@st.composite
+def lives(draw: st.DrawFn) -> list[Submit | Abort]:
+    acts: list[Submit | Abort] = []
+    now_s = 0.0
+    for number in range(draw(st.integers(1, 16))):
+        now_s += draw(st.sampled_from([0.0, 0.0, 0.00513, 0.0177, 0.0501, 0.1407, 0.61]))
+        acts.append(Submit(now_s, draw(jobs(number))))
+        if draw(st.integers(0, 5)) == 0:
+            now_s += draw(st.sampled_from([0.0, 0.00313, 0.0407]))
+            acts.append(Abort(now_s, draw(st.integers(0, number))))
+    return acts
+
+
+@settings(max_examples=400, deadline=None)
+@given(lives(), st.integers(16, 40), st.integers(1, 6), st.integers(6, 40), st.booleans())
+def test_it_equals_the_replica_that_looks_at_every_block(
+    acts: list[Submit | Abort], blocks: int, seqs: int, budget: int, record: bool
+) -> None:
+    given_settings = {"blocks": blocks, "block_tokens": BLOCK, "max_num_seqs": seqs, "max_batched_tokens": budget}
+    plain = StepReplica("r", H100, record_events=record, **given_settings)
+    fast = TimedReplica("r", H100, record_events=record, **given_settings)
+    want, got = lived(plain, acts), lived(fast, acts)
+    assert got.cached == want.cached
+    assert got.finished == want.finished
+    assert got.loads == want.loads
+    assert got.first_s == pytest.approx(want.first_s, rel=1e-9)
+    assert got.finished_s == pytest.approx(want.finished_s, rel=1e-9)
+    assert got.events == want.events
+    busy_s = plain.counters.busy_s
+    assert fast.counters.busy_s == pytest.approx(busy_s, rel=1e-9)
+    fast.counters.busy_s = busy_s
+    assert fast.counters == plain.counters
+    assert fast.cache.free_blocks == plain.cache.free_blocks == blocks - 1
+    assert fast.cache.cached_keys == plain.cache.cached_keys
+    for act in acts:
+        if isinstance(act, Submit):
+            keys = act.job.keys
+            assert fast.cache.matched_blocks(keys, len(keys)) == len(plain.cache.matched(keys, len(keys)))
 
 
 def one_step_s(prefill: int = 0, before: int = 0, decodes: int = 0, kv_tokens: int = 0) -> float:
@@ -22,12 +77,7 @@ def one_step_s(prefill: int = 0, before: int = 0, decodes: int = 0, kv_tokens: i
 def test_one_job_alone_takes_its_chunks_and_then_a_step_a_token() -> None:
     replica = TimedReplica("r", H100, blocks=400, block_tokens=16, max_batched_tokens=512)
     assert replica.next_s is None
-    replica.submit(Job(7, 1000, 3, ()), 5.0)
-    first_s = finished_s = 0.0
-    while (now_s := replica.next_s) is not None:
-        moment = replica.advance(now_s)
-        first_s = now_s if 7 in moment.first else first_s
-        finished_s = now_s if 7 in moment.finished else finished_s
-    assert first_s == pytest.approx(5.0 + one_step_s(512) + one_step_s(488, 512))
+    seen = lived(replica, [Submit(5.0, Job(7, 1000, 3, ()))])
+    assert seen.first_s[7] == pytest.approx(5.0 + one_step_s(512) + one_step_s(488, 512))
     decodes = one_step_s(decodes=1, kv_tokens=1001) + one_step_s(decodes=1, kv_tokens=1002)
-    assert finished_s == pytest.approx(first_s + decodes)
+    assert seen.finished_s[7] == pytest.approx(seen.first_s[7] + decodes)

@@ -261,17 +261,20 @@ async def _listening(
 async def _administered(
     stack: AsyncExitStack, config: Config, gateway: Gateway, watcher: Watcher, metrics: Metrics
 ) -> str:
-    from router.web import admin_application, state
+    from router.web import admin_application, state, taking_over
 
     application = admin_application(
         gateway, metrics=metrics.exposition, health=lambda: state(watcher), body_bytes=config.limits.body_bytes
     )
-    runner = web.AppRunner(application, access_log=None)
+    runner = web.AppRunner(application)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    site = web.TCPSite(runner, config.admin.host, config.admin.port)
-    await site.start()
-    host, port = runner.addresses[0][:2]
+    assert runner.server is not None  # noqa: S101 -- set up above
+    connections = taking_over(runner.server, config.limits.header_bytes)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(connections, config.admin.host, config.admin.port)
+    stack.callback(server.close)
+    host, port = server.sockets[0].getsockname()[:2]
     return _shown(host, port)
 
 

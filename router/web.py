@@ -51,7 +51,7 @@ class QuietHandler(web.RequestHandler):
 
 
 def taking_over(server: web.Server, header_bytes: int) -> Callable[[], QuietHandler]:
-    """Makes the connections of `server` whose first bytes were read elsewhere."""
+    """Makes the connections of `server`: those that listen themselves, and those whose first bytes were read elsewhere."""
     loop = asyncio.get_running_loop()
 
     def handler() -> QuietHandler:
@@ -143,8 +143,8 @@ async def passed_on(gateway: Gateway, request: web.Request) -> web.StreamRespons
     reply = QueuedReply()
     try:
         call = await _call(request)
-    except web.HTTPRequestEntityTooLarge:
-        return error_response(BodyTooLarge.over(request.client_max_size))
+    except BodyTooLarge as error:
+        return error_response(error)
     serving = asyncio.ensure_future(gateway.serve(call, reply))
     serving.add_done_callback(lambda _: reply.abort())  # after `end` this says nothing; a fault must not wait for ever
     try:
@@ -156,13 +156,17 @@ async def passed_on(gateway: Gateway, request: web.Request) -> web.StreamRespons
 
 
 async def _call(request: web.Request) -> Call:
+    try:
+        body = await request.read()
+    except web.HTTPRequestEntityTooLarge:
+        raise BodyTooLarge.over(request.client_max_size) from None
     dropped = (b"host", b"content-length", b"expect")
     headers = [pair for pair in without_hop_by_hop(list(request.raw_headers)) if pair[0].lower() not in dropped]
     return Call(
         method=request.method.encode(),
         target=origin_form(request.raw_path.encode("latin-1")),
         headers=headers,
-        body=await request.read(),
+        body=body,
         host=request.headers.get("Host", "").encode("latin-1"),
         peer=request.remote or "unknown",
     )
@@ -231,9 +235,9 @@ def admin_application(
         return web.Response(body=metrics(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def explained(request: web.Request) -> web.Response:
-        call = await _call(request)
         path = request.query.get("path", "/v1/chat/completions")
         try:
+            call = await _call(request)
             told = await gateway.explained(Call(b"POST", path.encode(), call.headers, call.body, call.host, call.peer))
         except RequestError as error:
             return error_response(error)

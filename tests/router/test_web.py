@@ -291,3 +291,26 @@ async def test_draining_has_a_limit(replica, up, taken_over):
             rest = b""
         assert b"0\r\n\r\n" not in rest
     await until(lambda: load_of(up) == IDLE)
+
+
+@pytest.mark.parametrize(
+    ("raw", "status"),
+    [
+        (b"GET /metrics HTTP/1.1\r\nHost: a\r\nAuthorization Bearer s3cret\r\n\r\n", 400),
+        (b"s3cret s3cret s3cret\r\n\r\n", 400),
+        (b"GET /metrics HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer " + b"s3cret" * 6000 + b"\r\n\r\n", 431),
+    ],
+    ids=["no colon", "no request", "too long"],
+)
+async def test_the_admin_port_does_not_repeat_what_it_could_not_read(up, caplog, raw, status):
+    reply = await asked(up.admin_url, raw)
+    assert reply.status == status
+    assert reply.error["type"] == "invalid_request_error"
+    assert b"s3cret" not in reply.head + reply.body
+    assert "s3cret" not in caplog.text
+    assert (await asked(up.admin_url, got(b"/metrics"))).status == 200
+
+
+async def test_the_admin_port_takes_a_body_as_large_as_the_public_one(up):
+    reply = await asked(up.admin_url, post(b'{"prompt":"' + b"x" * 5000 + b'"}', path=b"/explain"))
+    assert (reply.status, reply.error["code"]) == (413, "body_too_large")

@@ -16,7 +16,7 @@ from sim.decode_span import DecodeCost, DecodeSpan
 from sim.errors import JobRefused
 from sim.jobs import Counters, Job, JobId
 from sim.kv_cache import Event
-from sim.run_cache import Hold, RunCache
+from sim.run_cache import RunCache
 
 
 @dataclass(slots=True)

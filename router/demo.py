@@ -11,11 +11,12 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 import aiohttp
 import numpy as np
@@ -36,6 +37,25 @@ ANSWER_TOKENS = 32
 VOCABULARY = 4096
 """The traffic's ids are folded into the vocabulary of the tokenizer that ships with the router."""
 _START_S = 30.0
+_TOLD_CHARS = 2000
+"""The last words of a process that failed; more than an error needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Started:
+    """A `router` command that runs, or ran."""
+
+    url: str
+    process: asyncio.subprocess.Process
+    errors: IO[bytes]
+
+    def check(self) -> None:
+        """Raises `RouterError` with the process's own words when it has ended."""
+        if self.process.returncode is None:
+            return
+        self.errors.seek(0)
+        told = self.errors.read().decode("utf-8", "replace").strip()[-_TOLD_CHARS:]
+        raise RouterError(f"a process of the demo ended with exit code {self.process.returncode}: {told or 'no words'}")
 
 
 class Turn(Protocol):
@@ -124,19 +144,20 @@ async def _rows(turns: Sequence[Turn], policies: Sequence[str], blocks: int, con
         for number in range(1, REPLICAS + 1):
             words = ["replica", "--name", f"r{number}", "--blocks", str(blocks), "--block-size", str(BLOCK_TOKENS)]
             replicas.append(await stack.enter_async_context(_process(words)))
-        for url in replicas:
-            await _answering(client, url)
+        for replica in replicas:
+            await _answering(client, replica)
             progress.advance(starting)
+        urls = [replica.url for replica in replicas]
         rows = []
         for policy in policies:
             task = progress.add_task(policy, total=len(turns))
-            for url in replicas:
+            for url in urls:
                 async with client.post(f"{url}/reset_prefix_cache") as answer:
                     answer.raise_for_status()
-            words = ["serve", "--replicas", ",".join(replicas), "--policy", policy, "--admin-port", "0"]
+            words = ["serve", "--replicas", ",".join(urls), "--policy", policy, "--admin-port", "0"]
             async with _process([*words, "--log-level", "warning"]) as gateway:
                 await _answering(client, gateway)
-                rows.append(await _row(client, gateway, replicas, policy, turns, lambda: progress.advance(task)))  # noqa: B023
+                rows.append(await _row(client, gateway.url, urls, policy, turns, lambda: progress.advance(task)))  # noqa: B023
         return rows
 
 
@@ -208,17 +229,21 @@ async def _counted(client: aiohttp.ClientSession, url: str) -> tuple[int, int]:
     return int(queries), int(hits)
 
 
-async def _answering(client: aiohttp.ClientSession, url: str) -> None:
-    """Return when `/health` answers 200. Raises `RouterError` after half a minute."""
-    async with asyncio.timeout(_START_S):
-        while True:
-            try:
-                async with client.get(f"{url}/health") as answer:
-                    if answer.status == 200:
-                        return
-            except aiohttp.ClientError:
-                pass
-            await asyncio.sleep(0.05)
+async def _answering(client: aiohttp.ClientSession, started: _Started) -> None:
+    """Return when `/health` answers 200. Raises `RouterError` when the process ends, or after half a minute."""
+    try:
+        async with asyncio.timeout(_START_S):
+            while True:
+                started.check()
+                try:
+                    async with client.get(f"{started.url}/health") as answer:
+                        if answer.status == 200:
+                            return
+                except aiohttp.ClientError:
+                    pass
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise RouterError(f"{started.url} did not answer within {_START_S:g} s; is this machine overloaded?") from None
 
 
 @asynccontextmanager
@@ -229,29 +254,35 @@ async def _client() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 @asynccontextmanager
-async def _process(words: Sequence[str]) -> AsyncIterator[str]:
-    """A `router` command on a free loopback port for as long as the block lasts; its URL."""
+async def _process(words: Sequence[str]) -> AsyncIterator[_Started]:
+    """A `router` command on a free loopback port for as long as the block lasts."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    # -I keeps the current folder off the import path, where another package may carry one of our names.
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-m", "router", *words, "--port", str(port)),
-        stdin=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
-        env={name: value for name, value in os.environ.items() if not name.startswith("ROUTER_")},
-    )
+    with tempfile.TemporaryFile() as errors:
+        # -I keeps the current folder off the import path, where another package may carry one of our names.
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-m", "router", *words, "--port", str(port)),
+            stdin=asyncio.subprocess.DEVNULL,
+            stderr=errors,
+            env={name: value for name, value in os.environ.items() if not name.startswith("ROUTER_")},
+        )
+        try:
+            yield _Started(f"http://127.0.0.1:{port}", process, errors)
+        finally:
+            await _ended(process)
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is not None:
+        return
+    process.send_signal(signal.SIGTERM)
     try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        if process.returncode is None:
-            process.send_signal(signal.SIGTERM)
-            try:
-                async with asyncio.timeout(5):
-                    await process.wait()
-            except TimeoutError:
-                process.kill()
-                await process.wait()
+        async with asyncio.timeout(5):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
 
 
 def _table(rows: Sequence[Row], best: float, blocks: int) -> Table:

@@ -51,7 +51,7 @@ class QuietHandler(web.RequestHandler):
 
 
 def taking_over(server: web.Server, header_bytes: int) -> Callable[[], QuietHandler]:
-    """Makes the connections of `server`: those that listen themselves, and those whose first bytes were read elsewhere."""
+    """Makes the connections of `server`, from their first byte or from bytes that were read elsewhere."""
     loop = asyncio.get_running_loop()
 
     def handler() -> QuietHandler:

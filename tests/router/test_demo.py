@@ -3,10 +3,12 @@
 import json
 from dataclasses import dataclass
 
+import aiohttp
 import pytest
 
 from router import cli
-from router.demo import Row, best_hit_rate
+from router.demo import Row, _answering, _process, best_hit_rate
+from router.errors import RouterError
 
 
 @dataclass(frozen=True)
@@ -69,3 +71,17 @@ def test_a_short_run_prints_json_alone_and_prefixes_beat_turns(capsys: pytest.Ca
 def test_an_unknown_policy_is_said_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["demo", "--policy", "prefix-awar"]) == 2
     assert "did you mean 'prefix-aware'" in capsys.readouterr().err
+
+
+async def test_a_process_that_ends_at_once_tells_why() -> None:
+    async with aiohttp.ClientSession() as client, _process(["replica", "--profile", "no-such-gpu"]) as started:
+        with pytest.raises(RouterError, match=r"exit code 2: router: no profile is named 'no-such-gpu'"):
+            await _answering(client, started)
+
+
+async def test_a_process_that_answers_is_ended_with_its_block() -> None:
+    async with aiohttp.ClientSession() as client:
+        async with _process(["replica", "--blocks", "64"]) as started:
+            await _answering(client, started)
+            started.check()
+        assert started.process.returncode == 0

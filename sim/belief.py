@@ -7,8 +7,10 @@ exception says so in its name, `truth`: the bound that a policy with a perfect i
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
+
+from msgspec.structs import replace
 
 from policies.fleet import Fleet, Report
 from policies.types import Replica, Request
@@ -70,7 +72,7 @@ class Book:
             return seen
         blocks = request.blocks
         return tuple(
-            replace(replica, matched_blocks=len(engine.cache.matched(blocks, len(blocks))))
+            replace(replica, matched_blocks=engine.cache.matched_blocks(blocks, len(blocks)))
             for replica, engine in zip(seen, self._engines, strict=True)
         )
 

@@ -1,0 +1,152 @@
+"""What may be said after `router sim`.
+
+The one rule: a default here is the simulator's own; what a preset may decide has none. Not here: the commands.
+"""
+
+import argparse
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from router.arguments import count, json_argument, positive
+
+DEFAULT_PRESET = "lesson"
+DEFAULT_POLICIES = "round-robin,user-hash,prefix-aware"
+_EPILOG = """exit codes: 0 done; 1 failed, such as a trace with a bad row; 2 the command line can't be used as asked;
+130 interrupted."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Everything after `router sim`."""
+    parser.epilog = _EPILOG
+    _traffic_arguments(parser.add_argument_group("traffic"))
+    _fleet_arguments(parser.add_argument_group("replicas"))
+    _router_arguments(parser.add_argument_group("router"))
+    _result_arguments(parser.add_argument_group("results"))
+    json_argument(parser)
+    _more_commands(parser)
+
+
+def _traffic_arguments(parser: Any) -> None:
+    add = parser.add_argument
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
+        "--preset", metavar="NAME", help=f"made-up traffic ({DEFAULT_PRESET}); any wrong name lists them"
+    )
+    source.add_argument(
+        "--trace", type=Path, metavar="FILE", help="a log of requests, plain or .gz; its format is detected"
+    )
+    add("--requests", type=count(1), metavar="COUNT", help="how many requests")
+    add("--rate", type=positive, metavar="PER_S", help="requests per second")
+    add("--seed", type=int, default=1, help="seed of the traffic and the policies (%(default)s)")
+    add(
+        "--seeds", type=count(1), default=1, metavar="COUNT", help="run so many seeds and show the spread (%(default)s)"
+    )
+    add("--tenants", type=count(1), metavar="COUNT", help="how many tenants")
+    add("--salt", choices=("none", "tenant", "user"), help="who shares cached blocks with whom")
+    add(
+        "--volatile",
+        choices=("none", "head", "before-message"),
+        help="where prompts carry something that always changes",
+    )
+    add("--cache-outputs", choices=("on", "off"), help="whether later turns hit the blocks of earlier answers")
+    add(
+        "--replay",
+        choices=("timestamps", "think"),
+        help="send by the clock, or when the user has read the answer before",
+    )
+    add("--tokenizer", type=Path, metavar="FOLDER", help="tokenizer for the text of a trace")
+    add("--skip-bad", action="store_true", default=None, help="leave bad rows of a trace out and count them")
+    add(
+        "--trace-block-size",
+        dest="trace_block_tokens",
+        type=count(1),
+        metavar="TOKENS",
+        help="tokens in a trace's block",
+    )
+    add("--time-unit", choices=("s", "ms", "us", "ns"), help="unit of a trace's times, where it is not the usual one")
+    add("--answers", type=Path, metavar="FILE", help="output file of an OpenAI batch trace")
+
+
+def _fleet_arguments(parser: Any) -> None:
+    add = parser.add_argument
+    add("--replicas", type=count(1), metavar="COUNT", help="how many replicas (4)")
+    add(
+        "--blocks",
+        type=count(2),
+        metavar="COUNT",
+        help="KV blocks of each, one of them the null block (by the profile)",
+    )
+    add("--block-size", type=count(1), metavar="TOKENS", help="tokens in a block (16)")
+    add("--profile", metavar="NAME", help="how fast they are: a model on a GPU (llama-3.1-8b-h100)")
+    add("--max-num-seqs", type=count(1), default=256, metavar="COUNT", help="requests in one batch (%(default)s)")
+    add(
+        "--max-num-batched-tokens",
+        type=count(1),
+        default=8192,
+        metavar="COUNT",
+        help="tokens in one step (%(default)s)",
+    )
+
+
+def _router_arguments(parser: Any) -> None:
+    add = parser.add_argument
+    add(
+        "--policy",
+        action="append",
+        metavar="NAME[,NAME]",
+        help=f"policies to compare: names of `router policies`, module:Class, or all ({DEFAULT_POLICIES})",
+    )
+    add("--index", choices=("sent", "events"), default="sent", help="what the router's index follows (%(default)s)")
+    add("--event-lag", type=_not_negative, default=0.0, metavar="S", help="seconds until the router knows of an event")
+    add("--event-loss", type=_fraction, default=0.0, metavar="FRACTION", help="share of event messages that get lost")
+    add("--index-capacity", type=positive, default=1.0, metavar="FACTOR", help="size of the index over the caches' (1)")
+    add("--no-speculative", action="store_true", help="enter blocks when they are computed, not when they are sent")
+    add("--knows-answers", action="store_true", help="enter the blocks of answers too")
+    add(
+        "--report-every",
+        type=_not_negative,
+        default=2.0,
+        metavar="S",
+        help="age of replicas' own numbers; 0 is fresh (2)",
+    )
+
+
+def _result_arguments(parser: Any) -> None:
+    add = parser.add_argument
+    add("--slo-ttft", type=positive, default=1.0, metavar="S", help="latest good first token, in seconds (%(default)s)")
+    add("--slo-tpot", type=positive, default=0.1, metavar="S", help="longest good time per further token (%(default)s)")
+    add("--no-bounds", action="store_true", help="leave out no cache, one infinite cache, and the oracle")
+    add("--csv", action="store_true", help="print CSV, a line for every policy and seed")
+    add("--html", type=Path, metavar="FILE", help="write one page with charts too")
+
+
+def _more_commands(parser: argparse.ArgumentParser) -> None:
+    added = parser.add_subparsers(metavar="[sweep | calibrate]", required=False, parser_class=type(parser))
+    for name, summary in (
+        ("sweep", "over rates, replicas, cache sizes and policies; finds each curve's knee"),
+        ("calibrate", "fit a profile's engine overhead to a log of real requests"),
+    ):
+        if find_spec(f"sim.{name}") is None:
+            continue
+        module = import_module(f"sim.{name}")
+        sub = added.add_parser(
+            name, help=summary, description=summary[:1].upper() + summary[1:] + ".", allow_abbrev=False
+        )
+        module.add_arguments(sub)
+        sub.set_defaults(sim_main=module.main)
+
+
+def _not_negative(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is less than 0")
+    return value
+
+
+def _fraction(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is no fraction between 0 and 1")
+    return value

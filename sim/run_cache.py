@@ -85,10 +85,6 @@ class RunCache:
         for run in self._runs.values():
             yield from run.keys[run.start : run.end]
 
-    def keys(self) -> Iterator[bytes]:
-        """All distinct keys that could be hit now, by run."""
-        return chain.from_iterable(run.keys[run.start : run.end] for run in self._runs.values())
-
     def matched_blocks(self, keys: Sequence[bytes], limit: int) -> int:
         """Length of the longest run of `keys` from the root that is here, at most `limit`."""
         path = self.path(keys, limit)

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from router.errors import BadRequest, NotServed
 from router.http.messages import Call
+from router.prompt_bodies import BYTES_PER_TOKEN, NOT_RUN, POOLING, are_ids
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -110,6 +111,54 @@ def asked(call: Call) -> Ask:
         model if isinstance(model, str) and model else None,
         _max_output_tokens(body),
         body.get("stream") is True,
+    )
+
+
+def reads_cache(route: str, body: Mapping[str, Any] | None) -> bool:
+    """Whether the engine looks this prompt up in its prefix cache (vLLM 0.32); what it computes it stores anyway.
+
+    Log probabilities of a prompt need all of it computed; with `echo` a completion's own are of the prompt too.
+    """
+    if body is None or route in POOLING or route in NOT_RUN:
+        return False
+    sampling = body.get("sampling_params")  # of /inference/v1/generate
+    asked_of = [body, sampling] if isinstance(sampling, Mapping) else [body]
+    if any(part.get("prompt_logprobs") is not None for part in asked_of):
+        return False
+    return not (route == COMPLETIONS and body.get("echo") is True and body.get("logprobs") is not None)
+
+
+class Batch(Struct, frozen=True):
+    """Several prompts in one body. The engine answers them with one summed usage, and each is looked up by itself."""
+
+    body: Mapping[str, Any]
+    """The body with its longest prompt alone, the first of equals: this one's blocks stand for the batch."""
+    other_tokens: int
+    """Token ids of the other prompts."""
+    other_chars: int
+    """Characters of the others that are text."""
+
+    def tokens(self, longest_tokens: int) -> int:
+        """Prompt tokens of the whole batch; the others' text is taken to be as dense as the longest prompt's."""
+        prompt = self.body["prompt"]
+        per_char = longest_tokens / len(prompt) if isinstance(prompt, str) else 1 / BYTES_PER_TOKEN
+        return longest_tokens + self.other_tokens + round(self.other_chars * per_char)
+
+
+def batched(route: str, body: Mapping[str, Any]) -> Batch | None:
+    """The batch of a completion with more than one prompt; None for one prompt, and for what is no list of prompts."""
+    given = body.get("prompt") if route == COMPLETIONS else None
+    if not isinstance(given, list) or len(given) < 2:
+        return None
+    if not all((isinstance(prompt, str) and prompt) or are_ids(prompt) for prompt in given):
+        return None
+    sizes = [len(prompt) if isinstance(prompt, str) else len(prompt) * BYTES_PER_TOKEN for prompt in given]
+    longest = sizes.index(max(sizes))
+    others = [prompt for place, prompt in enumerate(given) if place != longest]
+    return Batch(
+        {**body, "prompt": given[longest]},
+        sum(len(prompt) for prompt in others if not isinstance(prompt, str)),
+        sum(len(prompt) for prompt in others if isinstance(prompt, str)),
     )
 
 

@@ -4,7 +4,8 @@ import pytest
 
 from router.errors import BadRequest, NotServed
 from router.http.messages import Call
-from router.openai import CHAT, CONTROL, Ask, asked
+from router.openai import CHAT, COMPLETIONS, CONTROL, Ask, asked, batched, reads_cache
+from router.prompt_bodies import NOT_RUN, POOLING
 
 
 def _call(path: str, body: bytes) -> Call:
@@ -66,3 +67,61 @@ def test_unknown_paths_are_read_if_they_can_be() -> None:
 def test_paths_that_steer_an_engine_are_not_passed_on(path: str) -> None:
     with pytest.raises(NotServed, match=r"not passed on"):
         asked(_call(path, b"{}"))
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "reads"),
+    [
+        pytest.param(CHAT, {}, True, id="chat"),
+        pytest.param(CHAT, {"prompt_logprobs": None}, True, id="null is not asked for"),
+        pytest.param(CHAT, {"prompt_logprobs": 0}, False, id="0 alternatives are asked for"),
+        pytest.param(CHAT, {"logprobs": True, "top_logprobs": 5}, True, id="of the answer alone"),
+        pytest.param(CHAT, {"echo": True, "logprobs": True}, True, id="a chat's echo is another"),
+        pytest.param(COMPLETIONS, {"echo": True}, True, id="echo"),
+        pytest.param(COMPLETIONS, {"logprobs": 1}, True, id="logprobs"),
+        pytest.param(COMPLETIONS, {"echo": True, "logprobs": 0}, False, id="echo with logprobs"),
+        pytest.param(COMPLETIONS, {"echo": False, "logprobs": 1}, True, id="no echo"),
+        pytest.param(COMPLETIONS, {"prompt_logprobs": 1}, False, id="of the prompt"),
+        pytest.param("/inference/v1/generate", {"sampling_params": {"prompt_logprobs": 1}}, False, id="generate"),
+        pytest.param("/inference/v1/generate", {"sampling_params": {}}, True, id="generate without"),
+        pytest.param("/v1/audio/transcriptions", None, False, id="a body nobody reads"),
+    ],
+)
+def test_who_reads_the_prefix_cache(route: str, body: dict[str, object] | None, reads: bool) -> None:
+    assert reads_cache(route, body) is reads
+
+
+@pytest.mark.parametrize("route", sorted(POOLING | NOT_RUN))
+def test_pooling_and_counting_read_no_cache(route: str) -> None:
+    assert reads_cache(route, {}) is False
+
+
+def test_a_batch_is_its_longest_prompt_and_the_tokens_of_all() -> None:
+    batch = batched(COMPLETIONS, {"model": "m", "prompt": [[1, 2], [3, 4, 5], [6, 7, 8]]})
+
+    assert batch is not None
+    assert batch.body == {"model": "m", "prompt": [3, 4, 5]}
+    assert batch.tokens(3) == 8
+
+
+def test_a_batch_of_texts_counts_the_others_by_the_density_of_the_longest() -> None:
+    batch = batched(COMPLETIONS, {"prompt": ["abc", "a" * 30, "abcdef"]})
+
+    assert batch is not None
+    assert batch.body["prompt"] == "a" * 30
+    assert batch.tokens(10) == 13
+
+
+def test_a_batch_may_mix_texts_and_ids() -> None:
+    batch = batched(COMPLETIONS, {"prompt": ["abcd" * 2, [1, 2, 3]]})
+
+    assert batch is not None
+    assert (batch.body["prompt"], batch.tokens(3)) == ([1, 2, 3], 5)
+
+
+@pytest.mark.parametrize(
+    "prompt", ["text", ["one"], [1, 2, 3], [[1, 2]], [], ["a", 1], ["a", ""], ["a", []], [[1], [True]], None, {"a": 1}]
+)
+def test_what_is_no_batch_is_left_as_it_is(prompt: object) -> None:
+    assert batched(COMPLETIONS, {"prompt": prompt}) is None
+    assert batched(CHAT, {"prompt": ["a", "b"]}) is None

@@ -1,0 +1,237 @@
+"""What one engine holds: its events turned into the router's own keys and told to the fleet.
+
+The keys are chained from the tokens the events tell; the engine's hashes only name blocks, and need not equal ours. The
+one rule: nothing is guessed. A block whose parent was never told waits aside; one that holds more than tokens (images,
+embeddings), and all that continues it, is known to exist and has no key. Not here: the order of events (`kv_sequence`).
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from policies.blocks import TOKEN_BYTES, Chain, packed
+from router.kv_aside import Aside
+from router.kv_runs import Piece, Runs
+from router.kv_wire import Removed, Stored
+
+PIECE_BLOCKS = 256
+"""Blocks taken at once, under a millisecond's work."""
+MOST_BLOCKS = 1_000_000
+"""Blocks remembered of an engine that does not tell its size."""
+_ASIDE_BLOCKS = 65_536
+_FULL_ATTENTION = ("full_attention", "mla_attention", "sink_full_attention")
+
+COUNTED = (
+    "stored",
+    "removed",
+    "removed_unknown",
+    "orphan",
+    "without_key",
+    "other_cache",
+    "contradicting",
+    "bad_tokens",
+    "pruned",
+)
+"""What may become of a block that an event names; a closed set."""
+
+
+class BlockSizeError(Exception):
+    """Blocks of a size that can't be told in the fleet's blocks; the text completes `replica r1 …`."""
+
+
+class EngineBlocks:
+    """The blocks of one engine (a data-parallel rank)."""
+
+    def __init__(
+        self,
+        *,
+        block_tokens: int,
+        root: Callable[[str, str], Chain],
+        stored: Callable[[list[bytes], bytes | None], None],
+        removed: Callable[[list[bytes]], None],
+    ) -> None:
+        """`block_tokens`, `stored` and `removed` are the fleet's; `root` gives an adapter's and a salt's chain."""
+        self.limit_blocks = MOST_BLOCKS
+        """More than this the engine can't hold: what was told first is given up."""
+        self.counts: Counter[str] = Counter()
+        """Blocks by what became of them (`COUNTED`), since the start."""
+        self.engine_block_tokens: int | None = None
+        self._block_tokens = block_tokens
+        self._root = root
+        self._tell_stored = stored
+        self._tell_removed = removed
+        self._group: int | None = None
+        self._runs = Runs(1, 1)
+        self._without_key: Counter[int] = Counter()
+        self._aside = Aside(_ASIDE_BLOCKS)
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __repr__(self) -> str:
+        return f"<EngineBlocks {self._runs!r}, {len(self._aside)} aside>"
+
+    # -- facts -----------------------------------------------------------------------------------------------------
+
+    def stored(self, event: Stored) -> Iterator[None]:
+        """Take the event a piece at a time. Raises `BlockSizeError`."""
+        total = len(event.hashes)
+        if not self._counts_here(event.medium, event.group, event.kind):
+            self.counts["other_cache"] += total
+            return
+        if len({*event.hashes, event.parent}) <= total:
+            self.counts["contradicting"] += total
+            return
+        self._sized(event.block_tokens)
+        try:
+            tokens = packed(event.tokens)
+        except (OverflowError, TypeError):
+            self.counts["bad_tokens"] += total
+            return
+        readable, salt = _readable(event)
+        parent, root = event.parent, None
+        if parent is None:
+            root = self._root(event.adapter or "", salt)
+        width = event.block_tokens * TOKEN_BYTES
+        for start in range(0, readable, PIECE_BLOCKS):
+            end = min(readable, start + PIECE_BLOCKS)
+            yield from self._take(Piece(event.hashes[start:end], parent, root, tokens[start * width : end * width]))
+            parent = event.hashes[end - 1]
+        if readable < total:
+            self._keyless(event.hashes[readable:])
+        while max(len(self._runs), self._runs.copies, len(self._without_key)) > self.limit_blocks:
+            self._prune()
+            yield
+
+    def removed(self, event: Removed) -> None:
+        if event.medium != "GPU" or None is not event.group != self._group is not None:
+            self.counts["other_cache"] += len(event.hashes)
+            return
+        keys: list[bytes] = []
+        for found in self._runs.removed(event.hashes, keys):
+            if found in self._without_key:
+                self._without_key[found] -= 1
+                if not self._without_key[found]:
+                    del self._without_key[found]
+            elif not self._aside.removed(found):
+                self.counts["removed_unknown"] += 1
+        self.counts["removed"] += len(event.hashes)
+        if keys:
+            self._tell_removed(keys)
+
+    def forgotten(self) -> Iterator[None]:
+        """Give up everything, telling the fleet a piece at a time."""
+        while self._runs:
+            self._tell_removed(self._runs.oldest_removed(PIECE_BLOCKS))
+            yield
+        self.cleared()
+
+    def cleared(self) -> None:
+        """Everything is gone, and the fleet knows."""
+        self._runs = Runs(1, 1)
+        self._without_key.clear()
+        self._aside = Aside(_ASIDE_BLOCKS)
+        self._group = self.engine_block_tokens = None
+
+    # -- what counts -----------------------------------------------------------------------------------------------
+
+    def _counts_here(self, medium: str, group: int | None, kind: str | None) -> bool:
+        """Whether an event is about blocks a prompt's prefix is read from: on the GPU, of the full-attention group."""
+        if medium != "GPU" or (kind is not None and kind not in _FULL_ATTENTION):
+            return False
+        if self._group is None:
+            self._group = group
+        return group is None or group == self._group
+
+    def _sized(self, engine_block_tokens: int) -> None:
+        if engine_block_tokens == self.engine_block_tokens:
+            return
+        if self.engine_block_tokens is not None:
+            told = f"{engine_block_tokens} and of {self.engine_block_tokens}"
+            raise BlockSizeError(f"stores blocks of {told} tokens; its events can't be followed")
+        ours = self._block_tokens
+        if engine_block_tokens % ours and ours % engine_block_tokens:
+            raise BlockSizeError(
+                f"stores blocks of {engine_block_tokens} tokens, which neither divides block_tokens = {ours} nor is a"
+                f" multiple of it; run the router with --set block_tokens={engine_block_tokens}"
+            )
+        self.engine_block_tokens = engine_block_tokens
+        self._runs = Runs(ours, engine_block_tokens)
+
+    # -- storing ---------------------------------------------------------------------------------------------------
+
+    def _take(self, piece: Piece) -> Iterator[None]:
+        """Store a piece, and whatever waited for its blocks."""
+        coming, gone = [piece], list[int]()
+        while coming:
+            piece = coming.pop()
+            if piece.parent is None or piece.parent in self._runs:
+                placed = self._runs.place(piece)
+                self.counts["stored"] += placed.blocks
+                if placed.blocks < len(piece.hashes):
+                    self.counts["contradicting"] += len(piece.hashes) - placed.blocks
+                if placed.keys:
+                    self._tell_stored(placed.keys, placed.before)
+                if self._aside:
+                    coming += self._aside.continuing(piece.hashes[: placed.blocks], gone)
+            elif piece.parent in self._without_key:
+                self._keyless(piece.hashes)
+            else:
+                self.counts["orphan"] += len(piece.hashes)
+                self._aside.add(piece)
+            yield
+        if gone:
+            self.removed(Removed(gone, "GPU", None))
+
+    def _keyless(self, hashes: Sequence[int]) -> None:
+        self._without_key.update(hashes)
+        self.counts["without_key"] += len(hashes)
+
+    def _prune(self) -> None:
+        """More than the engine can hold was told: removals were missed, or hits were told as if they were stores."""
+        excess = len(self._runs) - self.limit_blocks
+        if len(self._without_key) > self.limit_blocks:
+            self._without_key.clear()
+            return
+        if excess > 0:
+            keys = self._runs.oldest_removed(min(excess + len(self._runs) // 64, PIECE_BLOCKS))
+        else:
+            keys = self._runs.further_copies_removed()
+        self.counts["pruned"] += len(keys)
+        self._tell_removed(keys)
+
+
+def _readable(event: Stored) -> tuple[int, str]:
+    """How many leading blocks hold nothing but tokens, adapter and salt; and the salt."""
+    if event.adapter is None:
+        return 0, ""
+    if event.extra_keys is None or not any(event.extra_keys):
+        return len(event.hashes), ""
+    salt = ""
+    for at, extra in enumerate(event.extra_keys):
+        rest = _beyond_adapter(extra or [], event.adapter)
+        if not rest:
+            continue
+        found = _salt(rest) if at == 0 and event.parent is None else None
+        if found is None:
+            return at, salt
+        salt = found
+    return len(event.hashes), salt
+
+
+def _beyond_adapter(extra: Any, adapter: str) -> list[Any]:
+    if not isinstance(extra, list):
+        return [extra]
+    if adapter and extra and (extra[0] == adapter or (isinstance(extra[0], list) and extra[0][:1] == ["lora"])):
+        return extra[1:]
+    return extra
+
+
+def _salt(rest: list[Any]) -> str | None:
+    """The salt, if these extra keys are one: a bare text, or tagged."""
+    if len(rest) != 1:
+        return None
+    found = rest[0]
+    if isinstance(found, list) and len(found) == 2 and found[0] == "cache_salt":
+        found = found[1]
+    return found if isinstance(found, str) else None

@@ -1,0 +1,249 @@
+"""Listens to one publisher over ZMQ: subscribes, asks for what is missing, notices a new process behind the address.
+
+The one rule: whatever arrives, from whomever, costs at most a bounded time and memory, is counted, and ends no task.
+While batches are asked for again, live ones wait in the socket's queue, so the order is kept. libzmq reconnects by
+itself, with back-off; after each connection the publisher must show a batch that is known, or counts as a new process.
+Not here: what batches mean (`kv_publisher`).
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator
+
+import zmq
+import zmq.asyncio
+from zmq.utils.monitor import parse_monitor_message
+
+from router.kv_publisher import Publisher
+from router.kv_replay import ReplayError, options, replayed
+from router.kv_sequence import Turn
+from router.kv_sources import Source
+
+_log = logging.getLogger("router.kv_events")
+
+_TICK_MS = 1000
+_AT_ONCE_S = 0.002
+_QUEUED = 20_000
+"""Batches that wait in the socket; a publisher drops what is beyond, and that is asked for again."""
+_REPLAYS = 3
+_QUIET_S = 300.0  # the same complaint again only after this long
+
+CONNECTING, CONNECTED, REFUSED = "connecting", "connected", "refused"
+
+
+class FeedError(Exception):
+    """The events can't be used; the text completes `replica r1 …`."""
+
+
+class Feed:
+    """One subscription."""
+
+    def __init__(
+        self,
+        context: zmq.asyncio.Context,
+        source: Source,
+        publisher: Publisher,
+        *,
+        told_as: str,
+        timeout_s: float = 5.0,
+    ) -> None:
+        """`told_as` names the replica in the log; `timeout_s` is the longest wait for the next batch of a replay."""
+        self.source = source
+        self.publisher = publisher
+        self.link = CONNECTING
+        self.link_since_s = time.monotonic()
+        self._context = context
+        self._told_as = told_as
+        self._timeout_s = timeout_s
+        self._unsure = False
+        """Whether the publisher must show who it is before its batches count."""
+        self._anew = False
+        self._until_s = 0.0
+        self._complaints: dict[str, float] = {}
+
+    def __repr__(self) -> str:
+        return f"<Feed {self.source.endpoint} {self.link} {self.publisher!r}>"
+
+    def __str__(self) -> str:
+        rank = f" rank {self.source.rank}" if self.source.rank else ""
+        return f"KV events of replica {self._told_as}{rank} ({self.source.endpoint})"
+
+    def doubted(self) -> None:
+        """Something else says that the engine is another one: read again all that can be had."""
+        self._unsure = self._anew = True
+
+    async def run(self) -> None:
+        """Until cancelled. Raises `FeedError`."""
+        with self._context.socket(zmq.SUB) as socket:
+            for option, value in options().items():
+                socket.setsockopt(option, value)
+            socket.setsockopt(zmq.RCVHWM, _QUEUED)
+            socket.setsockopt(zmq.SUBSCRIBE, self.source.topic.encode())
+            monitor = socket.get_monitor_socket()
+            try:
+                await self._listen(socket, monitor)
+            except zmq.ZMQError as error:
+                raise FeedError(f"has KV events that can't be reached ({error.strerror})") from None
+            finally:
+                socket.disable_monitor()
+
+    async def _listen(self, socket: zmq.asyncio.Socket, monitor: zmq.asyncio.Socket) -> None:
+        socket.connect(self.source.endpoint)
+        poller = zmq.asyncio.Poller()
+        poller.register(socket, zmq.POLLIN)
+        poller.register(monitor, zmq.POLLIN)
+        live: zmq.Socket[bytes] = zmq.Socket.shadow(socket)
+        links: zmq.Socket[bytes] = zmq.Socket.shadow(monitor)
+        while True:
+            await poller.poll(_TICK_MS)
+            self._watch(links)
+            if self._unsure and self.link == CONNECTED:
+                self._unsure = False
+                await self._identified()
+            while not self._unsure:
+                try:
+                    frames = live.recv_multipart(zmq.NOBLOCK)
+                except zmq.Again:
+                    break
+                await self._arrived(frames)
+                await self._breath()
+
+    def _watch(self, monitor: "zmq.Socket[bytes]") -> None:
+        """Learn how the connection is."""
+        while True:
+            try:
+                told = parse_monitor_message(monitor.recv_multipart(zmq.NOBLOCK))["event"]
+            except zmq.Again:
+                return
+            if told == zmq.Event.HANDSHAKE_SUCCEEDED:
+                self._linked(CONNECTED)
+                self._unsure = True
+            elif told in (zmq.Event.HANDSHAKE_FAILED_PROTOCOL, zmq.Event.HANDSHAKE_FAILED_NO_DETAIL):
+                self._linked(REFUSED)
+                self._complain("what answers there is not a ZMQ publisher")
+            elif told == zmq.Event.DISCONNECTED and self.link == CONNECTED:
+                self._linked(CONNECTING)
+
+    def _linked(self, link: str) -> None:
+        if link != self.link:
+            self.link, self.link_since_s = link, time.monotonic()
+
+    # -- batches ---------------------------------------------------------------------------------------------------
+
+    async def _arrived(self, frames: list[bytes]) -> None:
+        publisher = self.publisher
+        if len(frames) != 3 or len(frames[1]) != 8 or frames[1][0] > 127:
+            publisher.faults["foreign"] += 1
+            self._complain("it sends messages that are no KV events")
+            return
+        number, payload = int.from_bytes(frames[1], "big"), frames[2]
+        turn = publisher.turn(number, payload)
+        if turn is Turn.SEEN:
+            publisher.faults["duplicate"] += 1
+            return
+        if turn is Turn.RESTARTED:
+            _log.info("%s: its engine has restarted", self)
+            await self._paced(publisher.restarted())
+            turn = publisher.turn(number, payload)
+        if turn is Turn.AHEAD:
+            await self._replay(until=number)
+            if publisher.turn(number, payload) is Turn.SEEN:
+                return
+        await self._take(number, payload)
+
+    async def _take(self, number: int, payload: bytes) -> None:
+        before = self.publisher.degraded
+        await self._paced(self.publisher.take(number, payload))
+        if self.publisher.degraded and not before:
+            self._complain(
+                f"{self.publisher.degraded}; what it holds is known in part until it is emptied or restarted"
+            )
+        if self.publisher.broken:
+            raise FeedError(self.publisher.broken)
+
+    async def _paced(self, work: Iterator[None]) -> None:
+        for _ in work:
+            await self._breath()
+
+    async def _breath(self) -> None:
+        """Let others run, if it is time."""
+        if time.monotonic() > self._until_s:
+            await asyncio.sleep(0)
+            self._until_s = time.monotonic() + _AT_ONCE_S
+
+    # -- what is missing -------------------------------------------------------------------------------------------
+
+    async def _identified(self) -> None:
+        """Just connected: is this the process heard so far, and what did it publish meanwhile?"""
+        publisher = self.publisher
+        if self._anew:
+            self._anew = False
+            await self._paced(publisher.begun_again())
+        if self.source.replay is None:
+            return
+        last = publisher.sequence.last
+        if last is not None and not await self._shows(last):
+            _log.info("%s: its engine has restarted", self)
+            await self._paced(publisher.restarted())
+        await self._replay(until=None)
+
+    async def _shows(self, number: int) -> bool:
+        """Whether the publisher still has the batch heard last. Without an answer it gets the benefit of the doubt."""
+        assert self.source.replay is not None, "asked only where there is a replay endpoint"  # noqa: S101
+        try:
+            answers = replayed(self._context, self.source.replay, number, timeout_s=self._timeout_s)
+            async for found, payload in answers:
+                await answers.aclose()
+                return found > number or self.publisher.turn(found, payload) is Turn.SEEN
+        except ReplayError as error:
+            self._replay_failed(error)
+            return True
+        return False
+
+    async def _replay(self, until: int | None) -> None:
+        """Take what was published before number `until`, or up to now."""
+        publisher = self.publisher
+        for _ in range(_REPLAYS):
+            begun = publisher.sequence.next
+            if self.source.replay is None or begun == until:
+                return
+            try:
+                if await self._replayed(self.source.replay, until):
+                    return
+            except ReplayError as error:
+                self._replay_failed(error)
+                return
+            if publisher.sequence.next == begun:
+                return
+
+    async def _replayed(self, endpoint: str, until: int | None) -> bool:
+        """One go; False when batches were left out in the middle and another go may bring them."""
+        publisher = self.publisher
+        first = True
+        answers = replayed(self._context, endpoint, publisher.sequence.next, timeout_s=self._timeout_s)
+        async for number, payload in answers:
+            if until is not None and number >= until:
+                break
+            turn = publisher.turn(number, payload)
+            if turn is Turn.RESTARTED or (turn is Turn.AHEAD and not first):
+                await answers.aclose()
+                return False
+            if turn is not Turn.SEEN:
+                await self._take(number, payload)
+            first = False
+        await answers.aclose()
+        return True
+
+    def _replay_failed(self, error: ReplayError) -> None:
+        self.publisher.faults["replay_failed"] += 1
+        self._complain(f"the replay endpoint {self.source.replay} {error}")
+
+    # -- the log ---------------------------------------------------------------------------------------------------
+
+    def _complain(self, about: str) -> None:
+        """Say it once, and again only after a while."""
+        kind, now_s = about[:24], time.monotonic()
+        if now_s - self._complaints.get(kind, -_QUIET_S) >= _QUIET_S:
+            self._complaints[kind] = now_s
+            _log.warning("%s: %s", self, about)

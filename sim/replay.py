@@ -1,0 +1,88 @@
+"""Requests of which a real engine told the times, sent through one simulated replica: what it would have taken.
+
+The one rule: every request reaches the engine when it did in reality, so that what differs is the model's doing. Prompts
+are taken to share nothing; a preempted request still finds its own blocks. Not here: fitting (`calibrate`).
+"""
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.cost import Profile
+from sim.jobs import Job
+from sim.timed import TimedReplica
+
+Seconds = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One request as a log tells of it; `queued_s` is when the engine had it, on any clock."""
+
+    queued_s: float
+    prompt_tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Seconds of each request, in the order given: to its first token, per later one (NaN if none), to its last."""
+
+    ttft_s: Seconds
+    tpot_s: Seconds
+    e2e_s: Seconds
+    preemptions: int = 0
+
+    @classmethod
+    def of(cls, first_s: Sequence[float], last_s: Sequence[float], sent: Sequence[Sent], preemptions: int) -> "Timings":
+        """From the clock readings of first and last tokens."""
+        queued, first, last = (np.array(column) for column in ([each.queued_s for each in sent], first_s, last_s))
+        later = np.array([each.output_tokens - 1 for each in sent], dtype=np.float64)
+        tpot = np.divide(last - first, later, out=np.full(len(sent), math.nan), where=later > 0)
+        return cls(first - queued, tpot, last - queued, preemptions)
+
+
+def replayed(
+    sent: Sequence[Sent],
+    profile: Profile,
+    blocks: int,
+    *,
+    block_tokens: int = 16,
+    max_num_seqs: int = 256,
+    max_batched_tokens: int = 8192,
+) -> Timings:
+    """Send the requests through one replica. `JobRefused` when one is too long for `blocks`."""
+    replica = TimedReplica(
+        "replay",
+        profile,
+        blocks=blocks,
+        block_tokens=block_tokens,
+        max_num_seqs=max_num_seqs,
+        max_batched_tokens=max_batched_tokens,
+    )
+    first_s, last_s = [math.nan] * len(sent), [math.nan] * len(sent)
+
+    def advanced(until_s: float) -> None:
+        while (now_s := replica.next_s) is not None and now_s < until_s:
+            moment = replica.advance(now_s)
+            for number in moment.first:
+                first_s[int(number)] = now_s
+            for number in moment.finished:
+                last_s[int(number)] = now_s
+
+    for number in sorted(range(len(sent)), key=lambda place: sent[place].queued_s):
+        request = sent[number]
+        advanced(request.queued_s)
+        replica.submit(_job(number, request, block_tokens), request.queued_s)
+    advanced(math.inf)
+    return Timings.of(first_s, last_s, sent, replica.counters.preemptions)
+
+
+def _job(number: int, request: Sent, block_tokens: int) -> Job:
+    full = (request.prompt_tokens + request.output_tokens) // block_tokens
+    keys = tuple(struct.pack(">QQ", number, place) for place in range(full))
+    return Job(number, request.prompt_tokens, request.output_tokens, keys)

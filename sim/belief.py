@@ -13,6 +13,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from policies.fleet import Fleet, Report
+from policies.runs import agreeing_blocks
 from policies.types import Replica, Request
 from sim.kv_cache import Event, Removed, Stored
 from sim.timed import TimedReplica
@@ -60,6 +61,8 @@ class Book:
         self.fleet = Fleet(block_tokens)
         self._engines = engines
         self._luck = [random.Random(f"events lost {seed} {place}") for place in range(len(engines))]
+        self._coming: dict[str, dict[str, tuple[bytes, ...]]] = {engine.name: {} for engine in engines}
+        """By replica and request, the blocks of prompts on their way."""
         for engine in engines:
             factor = belief.capacity_factor
             capacity = None if factor is None else max(1, round(engine.cache.usable_blocks * factor))
@@ -70,11 +73,15 @@ class Book:
         seen = self.fleet.view(request, now_s)
         if self.belief.source != "truth":
             return seen
-        blocks = request.blocks
         return tuple(
-            replace(replica, matched_blocks=engine.cache.matched_blocks(blocks, len(blocks)))
+            replace(replica, matched_blocks=self._truly_matched(request.blocks, engine))
             for replica, engine in zip(seen, self._engines, strict=True)
         )
+
+    def _truly_matched(self, blocks: tuple[bytes, ...], engine: TimedReplica) -> int:
+        """Leading blocks that are in a replica's cache, or will be by prompts that were sent there before."""
+        coming = max((agreeing_blocks(blocks, other) for other in self._coming[engine.name].values()), default=0)
+        return max(coming, engine.cache.matched_blocks(blocks, len(blocks)))
 
     def sent(self, request: Request, chosen: Replica) -> Request:
         """The request is on its way; what the fleet was told of it, to be told again when it ends.
@@ -84,7 +91,13 @@ class Book:
         if not self.belief.speculative:
             request = replace(request, blocks=request.blocks[: chosen.matched_blocks])
         self.fleet.sent(request, chosen.name)
+        self._coming[chosen.name][request.id] = request.blocks
         return request
+
+    def first_token(self, told: Request, place: int) -> None:
+        """The prompt is computed."""
+        self.fleet.first_token(told)
+        del self._coming[self._engines[place].name][told.id]
 
     def done(self, told: Request, keys: tuple[bytes, ...], hittable: int) -> None:
         """The request has ended. `keys` are all of its blocks, the first `hittable` those of its prompt."""

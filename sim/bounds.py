@@ -51,5 +51,5 @@ def cache_bounds(workload: Workload) -> tuple[Result, ...]:
 
 def oracle(workload: Workload, setup: Setup, *, progress: Progress | None = None) -> Outcome:
     """The default policy with the true caches for an index."""
-    told = replace(setup, belief=replace(setup.belief, source="truth", report_every_s=0.0))
+    told = replace(setup, belief=replace(setup.belief, source="truth", speculative=True, report_every_s=0.0))
     return simulate(workload, load("prefix-aware", seed=setup.seed), told, progress=progress)

@@ -15,6 +15,8 @@ from sim.results import Limits, Result, Spread, averaged, result
 from sim.run import Setup, simulate
 from sim.workload import LESSON, lesson_turns, scored
 
+LENGTHS_ONLY = "lengths only: no prefix analysis"
+
 Told = Callable[[str, int, int], None]
 """Told the row, its seed, and how many requests have ended."""
 
@@ -140,8 +142,10 @@ def _telling(told: Told, name: str, seed: int) -> Callable[[int], None]:
 
 def _notes(workload: Workload, setup: Setup, rows: Sequence[Row]) -> tuple[str, ...]:
     notes = list(workload.notes)
-    if not workload.has_prefixes:
-        notes.append("lengths only: no prefix analysis")
+    if not workload.has_prefixes and LENGTHS_ONLY not in notes:
+        notes.append(LENGTHS_ONLY)
+    if workload.has_prefixes and not setup.belief.knows_answers:
+        notes.append("the router is not told the tokens of answers, so replicas may deliver more than it predicts")
     if not setup.profile.calibrated:
         notes.append(
             f"profile {setup.profile.name} is not calibrated on a real server: trust the order of policies, not the"

@@ -26,6 +26,8 @@ def seconds(value: float | None) -> str:
     """Three digits or so: 840 µs, 12.3 ms, 123 ms, 1.23 s, 123 s."""
     if value is None:
         return DASH
+    if value == 0:
+        return "0 s"
     for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
         number = value * factor
         if number >= 1 or unit == "µs":

@@ -287,7 +287,7 @@ class _Run:
         for number in moment.first:
             flight = flights[number]
             rows.first_s[flight.row] = now_s
-            book.fleet.first_token(flight.told)
+            book.first_token(flight.told, place)
         for number in moment.finished:
             flight = flights.pop(number)
             rows.end_s[flight.row] = now_s

@@ -1,33 +1,12 @@
 """A router from its start to its end, as a process."""
 
 import asyncio
-import re
 import signal
-import subprocess
-import sys
-from contextlib import contextmanager
 
 import pytest
 
 from tests.fakes import BODY, STREAM, chunk, client_of, fake_replica, post, posted, until
-
-
-@contextmanager
-def served(*words: str):
-    """`router serve` in a process of its own, on free ports."""
-    command = [sys.executable, "-m", "router", "serve", "--set", "listen.port=0", "--set", "admin.port=0", *words]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:  # noqa: S603
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def address(process) -> str:
-    for line in process.stderr:
-        if found := re.search(r"serving (http://127\.0\.0\.1:\d+)", line):
-            return found[1]
-    raise AssertionError("the router did not start")
+from tests.processes import address, served
 
 
 @pytest.mark.parametrize("drain_s", [20, 0.2])

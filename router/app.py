@@ -8,7 +8,7 @@ import logging
 import os
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -34,6 +34,7 @@ from router.parity import parity
 from router.probes import session
 from router.prompts import LocalReader, PromptReader
 from router.readers import Picked, reader_for
+from router.record import Recorder
 from router.templates import TemplateError
 from router.tokenizers import TokenizerError
 
@@ -168,6 +169,15 @@ def upstream(replica: ReplicaAddress, timeouts: Timeouts) -> Upstream:
     return Upstream(parts.hostname or "", port, timeouts=timeouts, tls=tls, base_path=parts.path.rstrip("/").encode())
 
 
+def recording(config: Config, clock: Callable[[], float], stack: AsyncExitStack) -> Recorder | None:
+    """The recorder of requests where one is wanted, closed with `stack`. Raises `OSError` for a file it can't open."""
+    if config.record.path is None:
+        return None
+    recorder = Recorder(config.record.path, config.block_tokens, max_bytes=config.record.max_bytes, clock=clock)
+    stack.callback(recorder.close)
+    return recorder
+
+
 @asynccontextmanager
 async def running(config: Config) -> AsyncIterator[Running]:
     """A router for as long as the block lasts. Raises `PolicyError`, `ConfigError`, or `OSError` for a taken port."""
@@ -203,6 +213,7 @@ async def running(config: Config) -> AsyncIterator[Running]:
         stack.callback(readers.close)
         models = Models(readers.of)
         metrics = Metrics(fleet=fleet, watcher=watcher, routes=ROUTES)
+        recorder = recording(config, clock, stack)
         gateway = Gateway(
             fleet=fleet,
             policy=policy,
@@ -215,6 +226,7 @@ async def running(config: Config) -> AsyncIterator[Running]:
             replica_key=key,
             clock=clock,
             request_level=logging.INFO if config.log.requests else logging.DEBUG,
+            recorder=recorder,
         )
         for replica in config.replicas:
             fleet.joined(replica.name, weight=replica.weight, capacity_blocks=replica.capacity_blocks)

@@ -22,6 +22,7 @@ FLAGS = {
     "--admin-port": "admin.port",
     "--tokenizer": "tokenizer.path",
     "--log-level": "log.level",
+    "--record": "record.path",
 }
 """Flags that stand for one setting each; everything else goes through `--set`."""
 

@@ -121,6 +121,13 @@ class Logging(Section):
     requests: bool = Field(default=False, description="one line per request at level info; otherwise at debug")
 
 
+class Recording(Section):
+    path: str | None = Field(
+        default=None, description="file that a trace without text is appended to, for `router sim --trace`"
+    )
+    max_bytes: Count = Field(default=1024**3, description="size at which recording ends; nothing is rotated")
+
+
 class Config(Section):
     """The whole of it. Made by `load`; a test may make one directly."""
 
@@ -142,6 +149,7 @@ class Config(Section):
     limits: Limits = Limits()
     health: HealthRules = HealthRules()
     log: Logging = Logging()
+    record: Recording = Recording()
     drain_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         default=30.0, description="how long running requests may finish after SIGTERM"
     )

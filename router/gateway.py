@@ -22,6 +22,7 @@ from router.metrics import Metrics, Outcome
 from router.models import Models, Served
 from router.openai import Ask, asked
 from router.prompts import Prompt
+from router.record import Recorder
 from router.usage import UNKNOWN, aborted, error_event, usage
 
 _log = logging.getLogger("router.gateway")
@@ -46,6 +47,7 @@ class Gateway:
         replica_key: str | None,
         clock: Callable[[], float],
         request_level: int = logging.DEBUG,
+        recorder: Recorder | None = None,
     ) -> None:
         """`request_level` is the level of the log's one line per request."""
         self.fleet = fleet
@@ -59,6 +61,7 @@ class Gateway:
         self._sessions = Sessions()
         self._clock = clock
         self._request_level = request_level
+        self._recorder = recorder
         self._count = 0
         self._fallback = LeastLoaded()
         self._authorization = f"Bearer {replica_key}".encode() if replica_key else None
@@ -217,6 +220,8 @@ class Gateway:
         )
         self._metrics.answered(outcome)
         request_line(outcome, request.id, level=self._request_level)
+        if self._recorder is not None:
+            self._recorder.answered(request, outcome, began_s)
 
     async def explained(self, call: Call) -> dict[str, Any]:
         """A dry run: what would be chosen for this call and why; nothing is sent or remembered."""

@@ -4,18 +4,24 @@ The one rule: a format is known by the members of its first row, never by a file
 workload (`opening`).
 """
 
-from sim.traces import bodies, hash_ids, lengths, logs, otel, recorded, weka
+from sim.traces.bodies import FORMATS as BODIES
 from sim.traces.format import Format
+from sim.traces.hash_ids import FORMATS as HASH_IDS
+from sim.traces.lengths import FORMATS as LENGTHS
+from sim.traces.logs import FORMATS as LOGS
+from sim.traces.otel import FORMATS as SPANS
+from sim.traces.recorded import FORMATS as RECORDED
 from sim.traces.rows import Item
+from sim.traces.weka import FORMATS as SESSIONS
 
 FORMATS: tuple[Format, ...] = (
-    *recorded.FORMATS,
-    *weka.FORMATS,
-    *hash_ids.FORMATS,
-    *otel.FORMATS,
-    *logs.FORMATS,
-    *bodies.FORMATS,
-    *lengths.FORMATS,
+    *RECORDED,
+    *SESSIONS,
+    *HASH_IDS,
+    *SPANS,
+    *LOGS,
+    *BODIES,
+    *LENGTHS,
 )
 
 

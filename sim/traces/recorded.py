@@ -32,6 +32,7 @@ from sim.traces.runs import Runs, count_of, cut, merged
 
 SCHEMA = "prefix-router.trace"
 VERSION = 1
+_GENERATING = ("/completions", "/responses", "/messages")
 
 
 class Recorded:
@@ -62,8 +63,8 @@ class Recorded:
         yield Row(
             time_s=self._started_s + seconds(item, "t"),
             prompt_tokens=prompt,
-            output_tokens=tokens_or_none(item, "output_tokens"),
-            runs=runs or None,
+            output_tokens=_answer(item),
+            runs=cut(runs, prompt // (self._block_tokens or 1)) or None,
             scope=str(self._heads),
             block_tokens=self._block_tokens,
             session=name_of(item, "session"),
@@ -98,6 +99,12 @@ class Recorded:
         numbers = self._numbers
         fresh = [numbers.setdefault(word, len(numbers)) for word in _words(item.get("ids", ""))]
         return merged([*kept, *((number, number) for number in fresh)])
+
+
+def _answer(item: Item) -> int | None:
+    """Answers that nobody counted are unknown; routes that generate nothing have one of no length."""
+    told = tokens_or_none(item, "output_tokens")
+    return told if told is not None or str(item.get("route")).endswith(_GENERATING) else 0
 
 
 def _words(told: object) -> list[int]:

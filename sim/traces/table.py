@@ -173,7 +173,8 @@ class Builder:
         size = block_tokens or self.block_tokens
         if not size:
             raise BadRow("block ids without a block size", "say how many tokens an id stands for")
-        if not max(0, (prompt - 1) // size) <= ids <= -(-prompt // size):
+        least = 0 if block_tokens else max(0, (prompt - 1) // size)  # a size that is told can't be the wrong one
+        if not least <= ids <= -(-prompt // size):
             raise BadRow("another number of block ids than the prompt has blocks", f"{ids} for {prompt} of {size}")
         self._sized(size)
 

@@ -14,7 +14,7 @@ from policies.least_loaded import LeastLoaded
 from policies.types import Choice, Policy, Replica, Request
 from router.errors import NoReplicaAvailable, ReplicaTimedOut, ReplicaUnreachable, RequestError
 from router.health import Watcher
-from router.http.messages import Call, Reply
+from router.http.messages import Call, Framing, Reply
 from router.http.upstream import Ending, TimedOut, Upstream, UpstreamError
 from router.identity import Identity, Sessions
 from router.log import request_line
@@ -283,7 +283,8 @@ class FirstByte:
 def answer(reply: Reply, error: RequestError) -> None:
     """Send an error of the router's own."""
     body = error.body
-    reply.head(error.status, error.reason.encode(), [*error.headers, (b"Content-Length", b"%d" % len(body))])
+    headers = [*error.headers, (b"Content-Length", b"%d" % len(body))]
+    reply.head(error.status, error.reason.encode(), headers, Framing.SIZED)
     reply.write(body)
     reply.end()
 

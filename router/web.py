@@ -16,7 +16,7 @@ from aiohttp.http_exceptions import LineTooLong
 from router.errors import BadRequest, BodyTooLarge, HeadTooLarge, NoReplicaAvailable, RequestError
 from router.gateway import Gateway
 from router.health import Watcher
-from router.http.messages import Call, Headers, Source, origin_form, without_hop_by_hop
+from router.http.messages import Call, Framing, Headers, Source, origin_form, without_hop_by_hop
 
 _QUEUED_BYTES = 64 * 1024  # a reply that waits for a slow client stops the replica at this much
 
@@ -77,16 +77,19 @@ class QueuedReply:
         self.status = 0
         self.reason = b""
         self.headers: Headers = []
-        self.bodiless = False
+        self.framing = Framing.OPEN
         self._parts: deque[bytes] = deque()
         self._size_bytes = 0
         self._changed = asyncio.Event()
         self._ended = False
         self._aborted = False
 
-    def head(self, status: int, reason: bytes, headers: Headers, *, bodiless: bool = False) -> None:
-        self.status, self.reason, self.headers, self.bodiless = status, reason, headers, bodiless
+    def head(self, status: int, reason: bytes, headers: Headers, framing: Framing) -> None:
+        self.status, self.reason, self.headers, self.framing = status, reason, headers, framing
         self._changed.set()
+
+    def flush(self) -> None:
+        """What is at hand is on its way already."""
 
     def write(self, data: bytes) -> None:
         self._parts.append(data)
@@ -113,7 +116,7 @@ class QueuedReply:
                 response.headers.add(name.decode("latin-1"), value.decode("latin-1"))
         if request.version < (1, 1):
             response.force_close()
-        elif response.content_length is None and not self.bodiless:
+        elif response.content_length is None and self.framing is not Framing.NONE:
             response.enable_chunked_encoding()
         await response.prepare(request)
         while True:

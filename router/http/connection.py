@@ -12,7 +12,7 @@ from typing import Protocol
 import httptools
 from msgspec import Struct
 
-from router.http.messages import Headers, Reply, without_hop_by_hop
+from router.http.messages import Framing, Headers, Reply, without_hop_by_hop
 
 _HEAD_BYTES = 256 * 1024  # a reply head larger than this is no HTTP
 _TAIL_BYTES = 32 * 1024  # how much of a reply's end is kept for reading usage
@@ -148,6 +148,8 @@ class ReplicaConnection(asyncio.Protocol):
         self._pass_on(data)
         if self._complete:
             self._finish()
+        else:
+            self._reply.flush()
 
     def pause_writing(self) -> None:
         """The request is larger than the socket's buffer: the transport keeps it, nothing more is read meanwhile."""
@@ -201,28 +203,32 @@ class ReplicaConnection(asyncio.Protocol):
                 break
             position = end
         headers = without_hop_by_hop(self._headers)
-        chunked = sized = False
+        framing, chunked = Framing.OPEN, False
         for name, value in self._headers:
             key = name.lower()
             if key == b"transfer-encoding":
                 chunked = True
                 if self._framed:
                     headers.append((name, value))
+                    framing = Framing.CHUNKED
             elif key == b"content-length":
-                sized = True
+                framing = Framing.SIZED
             elif key == b"content-type":
                 self._event_stream = value.startswith(b"text/event-stream")
-        bodiless = self._head_only or (self._complete and not chunked and not sized)
         if self._head_only:
             self._complete, self._reusable = True, False
-        if not (chunked or sized or bodiless):
-            self._delimited_by_close = True
-            self._framed = False
-        if not self._framed and not bodiless and self._last and not self._pieces:
+            framing = Framing.NONE
+        elif framing is Framing.OPEN and not chunked:
+            if self._complete:
+                framing = Framing.NONE
+            else:
+                self._delimited_by_close = True
+                self._framed = False
+        if not self._framed and framing is not Framing.NONE and self._last and not self._pieces:
             self._pieces.append(self._last)
         self._headed = True
         self._head = b""
-        self._reply.head(self._status, self._reason or b"Unknown", headers, bodiless=bodiless)
+        self._reply.head(self._status, self._reason or b"Unknown", headers, framing)
         self._written_on = True
         return data[end:]
 

@@ -4,6 +4,7 @@ The one rule: a body is bytes and stays bytes. Not here: sockets, parsing, meani
 """
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 from urllib.parse import unquote
 
@@ -70,6 +71,15 @@ class Source(Protocol):
     def resume(self) -> None: ...
 
 
+class Framing(Enum):
+    """How a reader learns where a reply's body ends."""
+
+    SIZED = "Content-Length is among the headers"
+    CHUNKED = "Transfer-Encoding: chunked is among the headers, and the written bytes are chunks"
+    OPEN = "the headers do not tell: the reply frames the body itself"
+    NONE = "there is no body, whatever the headers say"
+
+
 class Reply(Protocol):
     """The client's side of one exchange. `head` once, `write` any number of times, then `end` or `abort`."""
 
@@ -77,11 +87,15 @@ class Reply(Protocol):
     """True: `write` takes the replica's bytes with their framing. False: it takes the body alone."""
     source: Source | None
 
-    def head(self, status: int, reason: bytes, headers: Headers, *, bodiless: bool = False) -> None:
-        """Start the reply. Without Content-Length or chunked coding in `headers`, the reply frames the body itself."""
+    def head(self, status: int, reason: bytes, headers: Headers, framing: Framing) -> None:
+        """Start the reply. It may be kept until the first `write`, so that a short reply goes out in one piece."""
         ...
 
     def write(self, data: bytes) -> None: ...
+
+    def flush(self) -> None:
+        """Nothing more is at hand: what is kept goes out now."""
+        ...
 
     def end(self) -> None:
         """The reply is whole."""
@@ -104,8 +118,13 @@ def origin_form(target: bytes) -> bytes:
 
 def without_hop_by_hop(headers: Headers) -> Headers:
     """Headers that may be passed on: those of this connection, and any that Connection names, are dropped."""
-    named = [value for name, value in headers if name.lower() == b"connection"]
-    if not named:
-        return [(name, value) for name, value in headers if name.lower() not in HOP_BY_HOP]
-    dropped = HOP_BY_HOP.union(token.strip().lower() for value in named for token in value.split(b","))
-    return [(name, value) for name, value in headers if name.lower() not in dropped]
+    kept: Headers = []
+    named: list[bytes] = []
+    for field in headers:
+        key = field[0].lower()
+        if key not in HOP_BY_HOP:
+            kept.append(field)
+        elif key == b"connection":
+            named.append(field[1])
+    also = {token.strip().lower() for value in named for token in value.split(b",")} - HOP_BY_HOP
+    return [field for field in kept if field[0].lower() not in also] if also else kept

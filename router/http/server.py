@@ -14,13 +14,14 @@ from dataclasses import dataclass
 import httptools
 
 from router.errors import BadRequest, BodyTooLarge, HeadTooLarge, NotImplementedHere, RequestError
-from router.http.messages import Call, Headers, Limits, Reply, Source, origin_form, without_hop_by_hop
+from router.http.messages import Call, Framing, Headers, Limits, Reply, Source, origin_form, without_hop_by_hop
 
 _log = logging.getLogger("router.http")
 
 _KEPT_WHILE_BUSY_BYTES = 64 * 1024  # bytes a client may send ahead before its socket is no longer read
 _LINGER_S = 2.0  # how long an early error waits for the client to stop sending, so that a reset does not eat the answer
 _POST = b"POST "
+_READ_HERE = frozenset((b"host", b"authorization", b"content-length", b"transfer-encoding", b"expect"))
 
 Serve = Callable[[Call, Reply], Awaitable[None]]
 
@@ -57,6 +58,7 @@ class ClientConnection(asyncio.Protocol):
         self._keep_alive = True
         self._minor = 1
         self._chunking = False
+        self._kept = b""
         self.framed = True
         self.source: Source | None = None
 
@@ -118,7 +120,9 @@ class ClientConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
             if was_open and self._head_open:  # llhttp tells only of whole headers; one without an end must not grow
-                self._count_head(0, len(data))
+                self._untold_bytes += len(data)
+                if self._untold_bytes > self._limits.header_bytes:
+                    raise self._head_too_large()
         except httptools.HttpParserUpgrade as upgrade:
             # A server may ignore Upgrade (RFC 9110 §7.8), but llhttp stops reading there: say it again without.
             self._waiting.pop()
@@ -140,42 +144,49 @@ class ClientConnection(asyncio.Protocol):
 
     def on_url(self, url: bytes) -> None:
         self._url += url
-        self._count_head(len(url))
+        self._head_bytes += len(url)
+        if self._head_bytes > self._limits.header_bytes:
+            raise self._head_too_large()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._head_open:  # a trailer is no header: what it says came too late to be checked
             self._headers.append((name, value))
-        self._count_head(len(name) + len(value) + 4)
+        self._head_bytes += len(name) + len(value) + 4
+        if self._head_bytes > self._limits.header_bytes:
+            raise self._head_too_large()
 
-    def _count_head(self, size_bytes: int, untold_bytes: int = 0) -> None:
-        self._head_bytes += size_bytes
-        self._untold_bytes += untold_bytes
-        if max(self._head_bytes, self._untold_bytes) > self._limits.header_bytes:
-            limit = self._limits.header_bytes
-            raise self._refused(HeadTooLarge(f"request line and headers exceed limits.header_bytes = {limit}"))
+    def _head_too_large(self) -> RequestError:
+        limit = self._limits.header_bytes
+        return self._refused(HeadTooLarge(f"request line and headers exceed limits.header_bytes = {limit}"))
 
     def on_headers_complete(self) -> None:
         self._head_open = False
         self._minor_read = 0 if self._parser.get_http_version() == "1.0" else 1
-        expected = False
-        hosts = authorizations = 0
         self._host = b""
-        for name, value in self._headers:
-            key = name.lower()
-            if key == b"content-length":
-                self._check_body(int(value))
-            elif key == b"transfer-encoding" and value.strip().lower() != b"chunked":
-                raise self._refused(NotImplementedHere("Transfer-Encoding other than chunked is not accepted"))
-            elif key == b"expect":
-                expected = value.lower() == b"100-continue"
-            elif key == b"host":
-                hosts += 1
+        kept: Headers = []
+        seen: list[bytes] = []
+        expected = False
+        for field in self._headers:
+            key = field[0].lower()
+            if key not in _READ_HERE:
+                kept.append(field)
+                continue
+            seen.append(key)
+            value = field[1]
+            if key == b"host":
                 self._host = value
             elif key == b"authorization":
-                authorizations += 1
-        if hosts > 1 or authorizations > 1:
-            which = "Host" if hosts > 1 else "Authorization"
-            raise self._refused(BadRequest(f"the request has more than one {which} header; send exactly one"))
+                kept.append(field)
+            elif key == b"content-length":
+                self._check_body(int(value))
+            elif key == b"expect":
+                expected = value.lower() == b"100-continue"
+            elif value.strip().lower() != b"chunked":
+                raise self._refused(NotImplementedHere("Transfer-Encoding other than chunked is not accepted"))
+        for once, name in ((b"host", "Host"), (b"authorization", "Authorization")):
+            if seen.count(once) > 1:
+                raise self._refused(BadRequest(f"the request has more than one {name} header; send exactly one"))
+        self._passed_on = without_hop_by_hop(kept)
         if expected and self._task is None and not self._waiting:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
@@ -203,12 +214,7 @@ class ClientConnection(asyncio.Protocol):
             return
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         self._body = []
-        headers = [
-            (name, value)
-            for name, value in without_hop_by_hop(self._headers)
-            if name.lower() not in (b"host", b"content-length", b"expect")
-        ]
-        call = Call(method, origin_form(self._url), headers, body, self._host, self._peer)
+        call = Call(method, origin_form(self._url), self._passed_on, body, self._host, self._peer)
         self._waiting.append((call, keep_alive, self._minor_read))
 
     def _next(self) -> None:
@@ -219,7 +225,7 @@ class ClientConnection(asyncio.Protocol):
                 self._transport.close()
                 return
             self.framed = self._minor == 1
-            self._chunking = False
+            self._chunking, self._kept = False, b""
             self._task = asyncio.get_running_loop().create_task(self._serve(call))
         elif self._broken is not None:
             self._refuse(self._broken)
@@ -260,45 +266,39 @@ class ClientConnection(asyncio.Protocol):
 
     # -- writing replies -------------------------------------------------------------------------------------------
 
-    def head(self, status: int, reason: bytes, headers: Headers, *, bodiless: bool = False) -> None:
+    def head(self, status: int, reason: bytes, headers: Headers, framing: Framing) -> None:
         parts = [b"HTTP/1.1 %d %b\r\n" % (status, reason)]
-        measured = bodiless
         for name, value in headers:
-            key = name.lower()
-            if key == b"content-length":
-                measured = True
-            elif key == b"transfer-encoding":
-                if self._minor == 0:  # HTTP/1.0 knows no chunks: the end of the connection ends the body
-                    continue
-                measured = True
             parts += (name, b": ", value, b"\r\n")
-        if not measured:
-            if self._minor == 0:
-                self._keep_alive = False
-            else:
-                self._chunking = True
-                parts.append(b"Transfer-Encoding: chunked\r\n")
-        elif self._minor == 0 and not bodiless:
-            self._keep_alive = False
-        if not self._keep_alive:
-            parts.append(b"Connection: close\r\n")
-        parts.append(b"\r\n")
-        self._send(b"".join(parts))
+        if self._minor == 0:  # HTTP/1.0 knows no chunks: the end of the connection ends the body
+            self._keep_alive = self._keep_alive and framing is Framing.NONE
+        elif framing is Framing.OPEN:
+            self._chunking = True
+            parts.append(b"Transfer-Encoding: chunked\r\n")
+        parts.append(b"\r\n" if self._keep_alive else b"Connection: close\r\n\r\n")
+        self._kept = b"".join(parts)
         if self._writing_paused and self.source is not None:  # by the reply before this one
             self.source.pause()
 
     def write(self, data: bytes) -> None:
         if self._chunking and data:  # an empty chunk would end the reply
             data = b"%x\r\n%b\r\n" % (len(data), data)
-        self._send(data)
-
-    def _send(self, data: bytes) -> None:
+        if self._kept:
+            data = self._kept + data
+            self._kept = b""
         if not self._transport.is_closing():  # the client left; the task that serves it learns of it next
             self._transport.write(data)
 
+    def flush(self) -> None:
+        if self._kept:
+            self.write(b"")
+
     def end(self) -> None:
         if self._chunking:
-            self._send(b"0\r\n\r\n")
+            self._chunking = False
+            self.write(b"0\r\n\r\n")
+        else:
+            self.flush()
 
     def abort(self) -> None:
         self._transport.abort()
@@ -309,8 +309,8 @@ class ClientConnection(asyncio.Protocol):
         self._lingering = True
         body = error.body
         head: Headers = [*error.headers, (b"Content-Length", b"%d" % len(body))]
-        self.head(error.status, error.reason.encode(), head)
-        self._transport.write(body)
+        self.head(error.status, error.reason.encode(), head, Framing.SIZED)
+        self.write(body)
         self._transport.write_eof()
         asyncio.get_running_loop().call_later(_LINGER_S, self._transport.abort)
 

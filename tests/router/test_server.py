@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.http.messages import Limits
+from router.http.messages import Framing, Limits
 from router.http.server import ClientConnection, Listener
 from tests.fakes import (
     BODY,
@@ -278,7 +278,7 @@ async def test_a_client_that_has_not_read_one_reply_holds_up_the_next():
     async def serve(call, reply):
         reply.source = source = Source()
         sources.append(source)
-        reply.head(200, b"OK", [(b"Content-Length", b"0")])
+        reply.head(200, b"OK", [(b"Content-Length", b"0")], Framing.SIZED)
         reply.end()
 
     connection, _ = connected(serve)
@@ -298,7 +298,7 @@ async def test_a_client_that_sends_ahead_is_read_no_further_than_a_bound():
 
     async def serve(call, reply):
         await go.wait()
-        reply.head(200, b"OK", [(b"Content-Length", b"0")])
+        reply.head(200, b"OK", [(b"Content-Length", b"0")], Framing.SIZED)
         reply.end()
 
     connection, transport = connected(serve)
@@ -331,7 +331,7 @@ def test_requests_are_the_same_however_they_are_cut(cuts):
 
     async def serve(call, reply):
         seen.append((call.target, call.body, [name for name, _ in call.headers]))
-        reply.head(200, b"OK", [(b"Content-Length", b"0")])
+        reply.head(200, b"OK", [(b"Content-Length", b"0")], Framing.SIZED)
         reply.end()
 
     async def life():
@@ -365,7 +365,7 @@ async def test_a_reply_that_meets_a_client_just_gone_is_dropped():
     connection = ClientConnection(Listener(None, Limits(), asyncio.Protocol, connections))
     connection.connection_made(ClosedTransport())
 
-    connection.head(200, b"OK", [])
+    connection.head(200, b"OK", [], Framing.OPEN)
     connection.write(b"data: 1")
     connection.end()
     connection.connection_lost(None)

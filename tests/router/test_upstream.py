@@ -376,8 +376,11 @@ class Kept:
         self.body = b""
         self.ended = self.aborted = False
 
-    def head(self, status, reason, headers, *, bodiless=False) -> None:
+    def head(self, status, reason, headers, framing) -> None:
         self.status = status
+
+    def flush(self) -> None:
+        pass
 
     def write(self, data) -> None:
         self.body += data

@@ -59,6 +59,7 @@ class Feed:
         self._unsure = False
         """Whether the publisher must show who it is before its batches count."""
         self._anew = False
+        self._given_up = False
         self._until_s = 0.0
         self._complaints: dict[str, float] = {}
 
@@ -68,6 +69,11 @@ class Feed:
     def __str__(self) -> str:
         rank = f" rank {self.source.rank}" if self.source.rank else ""
         return f"KV events of replica {self._told_as}{rank} ({self.source.endpoint})"
+
+    @property
+    def unreachable_s(self) -> float:
+        """How long there has been no connection to the publisher."""
+        return 0.0 if self.link == CONNECTED else time.monotonic() - self.link_since_s
 
     def doubted(self) -> None:
         """Something else says that the engine is another one: read again all that can be had."""
@@ -98,6 +104,10 @@ class Feed:
         while True:
             await poller.poll(_TICK_MS)
             self._watch(links)
+            if self._given_up:  # libzmq calls again after a lost connection, not after a frame beyond the limit
+                self._given_up = False
+                socket.disconnect(self.source.endpoint)
+                socket.connect(self.source.endpoint)
             if self._unsure and self.link == CONNECTED:
                 self._unsure = False
                 await self._identified()
@@ -124,10 +134,14 @@ class Feed:
                 self._complain("what answers there is not a ZMQ publisher")
             elif told == zmq.Event.DISCONNECTED and self.link == CONNECTED:
                 self._linked(CONNECTING)
+                self._given_up = True
+            elif told == zmq.Event.CONNECT_RETRIED:
+                self._given_up = False
 
     def _linked(self, link: str) -> None:
-        if link != self.link:
-            self.link, self.link_since_s = link, time.monotonic()
+        if CONNECTED in (link, self.link):
+            self.link_since_s = time.monotonic()
+        self.link = link
 
     # -- batches ---------------------------------------------------------------------------------------------------
 

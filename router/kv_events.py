@@ -1,0 +1,289 @@
+"""Follows the KV events of every replica, and says how far each can be believed.
+
+One task per replica: find its publishers, listen to all of them, and when the events can't be used, take back what they
+told, so that the replica is known by the router's own memory again, and try later. The one rule: no trouble with
+events ever touches a request. Not here: one publisher (`kv_feed`), and what its batches mean (`kv_publisher`).
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import zmq.asyncio
+
+from policies.blocks import Chain
+from policies.engine_hashes import FIXED_SEED
+from policies.fleet import Fleet
+from router.kv_blocks import MOST_BLOCKS
+from router.kv_feed import CONNECTED, REFUSED, Feed, FeedError
+from router.kv_publisher import Publisher
+from router.kv_sources import REMEDY, Source, configured, told
+from router.kv_standing import ALIAS, APPROXIMATE, EXACT, Standing
+from router.probes import ProbeError
+
+_log = logging.getLogger("router.kv_events")
+
+OFF, AUTO = "off", "auto"
+_FIRST_RETRY_S, _LONGEST_RETRY_S = 5.0, 240.0
+_TICK_S = 1.0
+
+Ask = Callable[[str, str], Awaitable[tuple[int, bytes]]]
+"""Status and body of a GET: the replica's URL and a path. Raises `ProbeError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvState:
+    """What is known of one replica's events: a row of `/state` and the metrics."""
+
+    name: str
+    standing: Standing
+    batches: int
+    blocks: dict[str, int]
+    """Blocks the events named, by what became of them (`kv_blocks.COUNTED`)."""
+    faults: dict[str, int]
+    """What was wrong (`kv_publisher.FAULTS`)."""
+
+
+@dataclass(slots=True)
+class _Followed:
+    """One replica."""
+
+    name: str
+    url: str
+    setting: str
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+    feeds: list[Feed] = field(default_factory=list)
+    reason: str = "its publishers are not known yet"
+    said: Standing | None = None
+    batches: int = 0
+    blocks: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+
+    def __str__(self) -> str:
+        return f"replica {self.name} ({self.url})"
+
+    def standing(self) -> Standing:
+        heard = [feed.publisher for feed in self.feeds if feed.publisher.heard]
+        silent = [_silence(feed) for feed in self.feeds if not feed.publisher.heard]
+        if not heard:
+            return Standing(APPROXIMATE, silent[0] if silent else self.reason)
+        gaps = [publisher.degraded for publisher in heard if publisher.degraded]
+        gaps += [_silence(feed) for feed in self.feeds if feed.link != CONNECTED]
+        words = [publisher.standing or Standing(ALIAS, "no prompt's first block was told yet") for publisher in heard]
+        least = next((standing for standing in words if standing.word != EXACT), words[0])
+        return Standing(least.word, least.reason, gaps[0] if gaps else "")
+
+    def state(self) -> KvState:
+        publishers = [feed.publisher for feed in self.feeds]
+        return KvState(
+            self.name,
+            self.standing(),
+            sum((publisher.heard for publisher in publishers), self.batches),
+            dict(sum((publisher.blocks.counts for publisher in publishers), self.blocks)),
+            dict(sum((publisher.faults for publisher in publishers), self.faults)),
+        )
+
+    def parted(self) -> None:
+        """Keep the counts of the feeds, and drop them."""
+        now = self.state()
+        self.batches, self.blocks, self.faults = now.batches, Counter(now.blocks), Counter(now.faults)
+        self.feeds = []
+
+
+class KvEvents:
+    """The events of a fleet's replicas, inside `async with`; `follow` adds one that the fleet knows already."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        *,
+        ask: Ask,
+        root: Callable[[str], str | None],
+        untold: Callable[[str], None],
+        capacity_blocks: Callable[[str], int | None] = lambda _: None,
+        seeds: tuple[str, ...] = (),
+        first_retry_s: float = _FIRST_RETRY_S,
+        lost_s: float = 30.0,
+        replay_timeout_s: float = 5.0,
+    ) -> None:
+        """`root` and `capacity_blocks` tell a replica's model and how many blocks it can hold, as far as known.
+
+        `untold` is called when what a replica's events told no longer counts. `seeds` are values of PYTHONHASHSEED to
+        try besides vLLM's own and 0. A publisher that is out of reach for `lost_s` has told nothing.
+        """
+        self._fleet = fleet
+        self._ask = ask
+        self._root = root
+        self._untold = untold
+        self._capacity_blocks = capacity_blocks
+        self._seeds = (FIXED_SEED, "0", *seeds)
+        self._first_retry_s = first_retry_s
+        self._lost_s = lost_s
+        self._replay_timeout_s = replay_timeout_s
+        self._followed: dict[str, _Followed] = {}
+        self._context: zmq.asyncio.Context | None = None
+
+    def __repr__(self) -> str:
+        return f"<KvEvents {', '.join(f'{one.name} {one.standing().word}' for one in self._followed.values())}>"
+
+    async def __aenter__(self) -> "KvEvents":
+        self._context = zmq.asyncio.Context()
+        for followed in self._followed.values():
+            self._begin(followed)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.gather(*(self._ended(followed) for followed in self._followed.values()))
+        if self._context is not None:
+            self._context.destroy(linger=0)
+            self._context = None
+
+    def follow(self, name: str, url: str, setting: str) -> None:
+        """`setting` is `auto`, `off` or what `kv_sources.configured` reads."""
+        followed = self._followed[name] = _Followed(name, url, setting)
+        if setting == OFF:
+            followed.reason = "kv_events is off"
+        if self._context is not None:
+            self._begin(followed)
+
+    async def unfollow(self, name: str) -> None:
+        """Stop listening, before the replica leaves the fleet."""
+        await self._ended(self._followed.pop(name))
+
+    def restarted(self, name: str) -> None:
+        """The replica's process is another one: nothing told before counts. Call it before the fleet is told."""
+        followed = self._followed.get(name)
+        if followed is not None:
+            followed.wake.set()
+            for feed in followed.feeds:
+                feed.doubted()
+
+    def learnt(self) -> None:
+        """The replicas' models are known now, or changed: whoever waits for that need not."""
+        for followed in self._followed.values():
+            if not followed.feeds:
+                followed.wake.set()
+
+    def states(self) -> tuple[KvState, ...]:
+        return tuple(followed.state() for followed in self._followed.values())
+
+    # -- one replica -----------------------------------------------------------------------------------------------
+
+    def _begin(self, followed: _Followed) -> None:
+        if followed.setting != OFF:
+            task = asyncio.create_task(self._follow(followed), name=f"KV events of {followed.name}")
+            followed.task = task
+        self._say(followed)
+
+    async def _ended(self, followed: _Followed) -> None:
+        if followed.task is not None:
+            followed.task.cancel()
+            await asyncio.gather(followed.task, return_exceptions=True)
+
+    async def _follow(self, followed: _Followed) -> None:
+        retry_s = self._first_retry_s
+        while True:
+            followed.wake.clear()
+            sources = await self._sources(followed)
+            if sources:
+                try:
+                    await self._listened(followed, sources)
+                except FeedError as error:
+                    followed.reason = str(error)
+                except Exception as error:
+                    _log.exception("KV events of %s: a fault of the router's own", followed)
+                    followed.reason = f"reading its events failed ({type(error).__name__})"
+                told_before = any(feed.publisher.heard for feed in followed.feeds)
+                retry_s = self._first_retry_s if told_before else retry_s
+                followed.parted()
+                if told_before:
+                    self._untold(followed.name)
+            self._say(followed)
+            try:
+                async with asyncio.timeout(retry_s):
+                    await followed.wake.wait()
+            except TimeoutError:
+                retry_s = min(2 * retry_s, _LONGEST_RETRY_S)
+            else:
+                retry_s = self._first_retry_s
+
+    async def _sources(self, followed: _Followed) -> tuple[Source, ...]:
+        """The publishers of a replica whose model is known; none, with the reason, when they can't be had."""
+        if self._root(followed.name) is None:
+            followed.reason = "its model is not known yet"
+            return ()
+        if followed.setting != AUTO:
+            return configured(followed.setting, followed.url)
+        try:
+            status, body = await self._ask(followed.url, "/kv_event_sources")
+        except ProbeError as error:
+            followed.reason = str(error)
+            return ()
+        sources = told(body, followed.url) if status == 200 else ()
+        if status in (404, 405):
+            followed.reason = (
+                "does not tell of KV events (older vLLM); where it publishes any, set kv_events = ENDPOINT"
+            )
+        elif status != 200:
+            followed.reason = f"answered {status} to /kv_event_sources; set kv_events = ENDPOINT"
+        elif not sources:
+            followed.reason = f"publishes no KV events; {REMEDY}"
+        return sources
+
+    async def _listened(self, followed: _Followed, sources: tuple[Source, ...]) -> None:
+        """Listen to all publishers until one can't be used. Raises `FeedError`."""
+        assert self._context is not None, "events are followed inside `async with`"  # noqa: S101
+        name = followed.name
+        followed.feeds = []
+        for source in sources:
+            publisher = Publisher(
+                self._fleet, name, root=partial(self._chain, name), alone=len(sources) == 1, seeds=self._seeds
+            )
+            feed = Feed(self._context, source, publisher, told_as=name, timeout_s=self._replay_timeout_s)
+            followed.feeds.append(feed)
+        tasks = [asyncio.create_task(feed.run(), name=str(feed)) for feed in followed.feeds]
+        try:
+            while True:
+                self._look(followed)
+                done, _ = await asyncio.wait(tasks, timeout=_TICK_S, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _look(self, followed: _Followed) -> None:
+        """Once a second: what changed, what can it hold, and is every publisher still there? Raises `FeedError`."""
+        limit = self._capacity_blocks(followed.name) or MOST_BLOCKS
+        for feed in followed.feeds:
+            feed.publisher.blocks.limit_blocks = limit
+            if feed.unreachable_s > self._lost_s:
+                raise FeedError(_silence(feed))
+        self._say(followed)
+
+    def _chain(self, name: str, adapter: str, salt: str) -> Chain:
+        return Chain.root(self._root(name) or "", adapter, salt)
+
+    def _say(self, followed: _Followed) -> None:
+        """One line when the standing changes."""
+        now = followed.standing()
+        if now != followed.said:
+            followed.said = now
+            level = logging.WARNING if now.degraded else logging.INFO
+            told = f"{now.reason}; degraded: {now.degraded}" if now.degraded else now.reason
+            _log.log(level, "%s: cache known %s: %s", followed, now.word, told)
+
+
+def _silence(feed: Feed) -> str:
+    """Why nothing is heard from a publisher."""
+    where = feed.source.endpoint
+    if feed.link == REFUSED:
+        return f"has something else than a ZMQ publisher at {where}; correct kv_events"
+    if feed.link != CONNECTED:
+        return f"has KV events at {where}, which can't be reached"
+    return "has published no KV events yet"

@@ -7,7 +7,7 @@ rule: going through the arrivals twice gives the same ones, and nothing but the 
 here: reading (`opening`) and inference (`continuations`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 from typing import Literal
@@ -57,8 +57,12 @@ class Timed:
     notes: tuple[str, ...]
 
 
-def timed(table: Table, sessions: Names, pace: Pace, *, from_zero: bool) -> Timed:
-    """When each row's request comes; rows of one time keep file order. `from_zero`: times are each session's own."""
+def timed(table: Table, sessions: Names, pace: Pace, *, from_zero: bool, named: bool) -> Timed:
+    """When each row's request comes; rows of one time keep file order.
+
+    `from_zero`: times are each session's own. `named`: the trace names its sessions, so that a later turn without a
+    time follows the answer before it.
+    """
     dice = Random(pace.seed)
     known = ~np.isnan(table.time_s)
     notes: list[str] = []
@@ -66,34 +70,34 @@ def timed(table: Table, sessions: Names, pace: Pace, *, from_zero: bool) -> Time
         times = _sessions_begun(table, sessions, pace, dice)
         notes.append(f"when sessions began is not known: drawn, {pace.session_gap_s:g} s apart in the mean")
     elif known.any():
-        times = _filled(table.time_s, sessions)
-        times = times - times.min()
+        times = _filled(table.time_s - np.nanmin(table.time_s), sessions, lambda: 0.0)
     else:
         rate = pace.rate or 1.0
-        gaps = np.array([dice.expovariate(rate) for _ in range(len(table))])
-        times = np.cumsum(gaps) - gaps[0] if len(gaps) else gaps
-        notes.append(f"the trace has no times: {rate:g} requests a second drawn")
+        times = _filled(table.time_s, sessions, lambda: dice.expovariate(rate))
+        notes.append(f"the trace has no times: {rate:g} a second drawn")
     order = np.argsort(times, kind="stable")
     if pace.spread_ticks:
         times = _spread(times, order)
     if pace.rate is not None and known.any() and len(times) > 1 and times.max() > 0:
         times = times * ((len(times) - 1) / pace.rate / times.max())
         notes.append(f"times were stretched to {pace.rate:g} requests a second")
-    think = np.full(len(table), np.nan)
-    if pace.replay == "think":
-        think = _thinking(table, sessions, order)
+    think = _thinking(table, sessions, order)
+    if pace.replay == "timestamps":
+        think[known if named else np.ones(len(known), bool)] = np.nan
     return Timed(order, times, think, tuple(notes))
 
 
-def _filled(times: Floats, sessions: Names) -> Floats:
-    """Where a later turn has no time, that of the turn before it in its session; else of the row before it."""
+def _filled(times: Floats, sessions: Names, gap_s: Callable[[], float]) -> Floats:
+    """Where a row has no time, that of the row before it in its session, else `gap_s` after the row before it."""
+    if not np.isnan(times).any():
+        return times
     filled = times.copy()
     latest: dict[int, float] = {}
-    last = 0.0 if np.isnan(times).all() else float(np.nanmin(times))
-    for row in np.flatnonzero(np.isnan(times) | (sessions.codes >= 0)).tolist() if np.isnan(times).any() else ():
-        session = int(sessions.codes[row])
-        if np.isnan(filled[row]):
-            filled[row] = latest.get(session, last)
+    last: float | None = None
+    for row, (time_s, session) in enumerate(zip(times.tolist(), sessions.codes.tolist(), strict=True)):
+        if np.isnan(time_s):
+            held = latest.get(session) if session >= 0 else None
+            filled[row] = held if held is not None else 0.0 if last is None else last + gap_s()
         last = latest[session] = float(filled[row])
     return filled
 
@@ -156,6 +160,18 @@ def _thinking(table: Table, sessions: Names, order: Ints) -> Floats:
         else:
             think[row] = max(0.0, gap - (0.0 if np.isnan(took) else took))
     return think
+
+
+def _earliest(times: Floats, think: Floats, sessions: Names, order: Ints) -> Floats:
+    """When each could come if answers took no time: how long they take is the simulated engine's business."""
+    earliest = times.copy()
+    before: dict[int, int] = {}
+    for row in order.tolist():
+        session = int(sessions.codes[row])
+        if not np.isnan(think[row]):
+            earliest[row] = earliest[before[session]] + think[row]
+        before[session] = row
+    return earliest
 
 
 def sizes(trace_tokens: int, block_tokens: int) -> tuple[int, int]:

@@ -1,6 +1,7 @@
 """The clock: determinism, closed sessions, what the policy is asked and when, and closed-form cases of one replica."""
 
 import gc
+import json
 import random
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from sim.belief import Belief
 from sim.cost import PROFILES
 from sim.errors import SimError
 from sim.run import Setup, simulate
+from sim.traces import open_trace
 
 BLOCK = 16
 STEADY = replace(
@@ -241,3 +243,16 @@ def test_progress_is_told_to_the_end_and_garbage_collection_comes_back():
     simulate(conversations(600), load("round-robin"), Setup(replicas=2), progress=told.append)
     assert told == [512, 600]
     assert gc.isenabled()
+
+
+def test_a_trace_replayed_by_think_times_may_be_faster_than_it_was_recorded(tmp_path):
+    """The recorded answer took nearly a minute; here the second turn comes when ours has ended and the user thought."""
+    file = tmp_path / "trace.jsonl"
+    rows = [
+        {"timestamp": time_ms, "input_length": 40, "output_length": 3, "hash_ids": [1], "session_id": "s", **more}
+        for time_ms, more in ((0, {}), (60_000, {"delay": 2_000}), (90_000, {"delay": 1_000}))
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    outcome = simulate(open_trace(file, replay="think"), First(), one())
+    first_end, second_end, _ = outcome.end_s.tolist()
+    assert outcome.sent_s.tolist() == [0.0, pytest.approx(first_end + 2.0), pytest.approx(second_end + 1.0)]

@@ -52,13 +52,8 @@ class _Entry:
     pending_prefill_tokens: int = 0
     capacity_blocks: int | None = None
     engine_block_tokens: int | None = None
-
-    @property
-    def in_flight(self) -> int:
-        return len(self.flights)
-
-    def serves(self, model: str) -> bool:
-        return self.models is None or not model or model in self.models
+    row: Replica | None = None
+    """The last row made of it, good for every view that differs in nothing; None once a fact came."""
 
 
 class Fleet:
@@ -72,7 +67,7 @@ class Fleet:
 
     def __repr__(self) -> str:
         told = ", ".join(
-            f"{entry.name}{'' if entry.open else ' closed'} {entry.in_flight} in flight"
+            f"{entry.name}{'' if entry.open else ' closed'} {len(entry.flights)} in flight"
             f" {entry.pending_prefill_tokens} pending {self._index.held_blocks(entry.name)} held"
             for entry in self._entries.values()
             if entry.present
@@ -94,7 +89,7 @@ class Fleet:
             entry.weight, entry.given_capacity_blocks = weight, capacity_blocks
             entry.present, entry.open, entry.models = True, True, None
             entry.report, entry.reported_s, entry.engine_block_tokens = Report(), None, None
-        entry.capacity_blocks = capacity_blocks
+        entry.capacity_blocks, entry.row = capacity_blocks, None
         self._index.joined(name, capacity_blocks)
 
     def left(self, name: str) -> None:
@@ -131,7 +126,7 @@ class Fleet:
 
     def reported(self, name: str, report: Report, now_s: float) -> None:
         """A replica spoke. Block size and capacity do not change while it runs: silence about them changes nothing."""
-        entry = self._entry(name)
+        entry = self._changed(name)
         entry.report = report
         entry.reported_s = now_s
         entry.engine_block_tokens = report.block_tokens or entry.engine_block_tokens
@@ -144,17 +139,17 @@ class Fleet:
 
     def stored(self, name: str, keys: Sequence[bytes], parent: bytes | None = None) -> None:
         """By its events, the replica stored these blocks after `parent`. From now on its word is its match."""
-        self._entry(name)
+        self._changed(name)
         self._index.stored(name, keys, parent)
 
     def removed(self, name: str, keys: Iterable[bytes]) -> None:
         """By its events, the replica gave up a copy of each of these blocks."""
-        self._entry(name)
+        self._changed(name)
         self._index.removed(name, keys)
 
     def cleared(self, name: str) -> None:
         """The replica's cache is empty: it restarted, or was reset."""
-        self._entry(name)
+        self._changed(name)
         self._index.cleared(name)
 
     # -- facts about a request -------------------------------------------------------------------------------------
@@ -164,10 +159,10 @@ class Fleet:
 
         A burst of equal prompts must meet where the first one went, long before any engine could tell.
         """
-        entry = self._entry(name)
+        entry = self._changed(name)
         if request.id in self._flights:
             raise FleetError(f"request {request.id!r} was sent twice")
-        matched = self._matched(entry, self._index.matched(request.blocks))
+        matched = self._reach(entry, self._index.matched(request.blocks).get(name, 0))
         uncached = max(0, request.prompt_tokens - matched * request.block_tokens)
         flight = _Flight(request, name, uncached)
         self._flights[request.id] = entry.flights[request.id] = flight
@@ -182,6 +177,7 @@ class Fleet:
         flight.prefilling = False
         entry = self._entries[flight.replica]
         entry.pending_prefill_tokens -= flight.uncached_tokens
+        entry.row = None
         if entry.present:
             self._index.computed(flight.replica, request.blocks)
 
@@ -215,31 +211,46 @@ class Fleet:
 
     def view(self, request: Request, now_s: float, without: Container[str] = ()) -> tuple[Replica, ...]:
         """The replicas that may be chosen, as this request sees them; empty when there is none. Changes nothing."""
-        found = self._index.found(request.blocks)
-        return tuple(
-            Replica(
-                entry.name,
-                entry.in_flight,
-                entry.pending_prefill_tokens,
-                self._matched(entry, found.matched),
-                found.shared_blocks,
-                self._index.held_blocks(entry.name),
-                entry.capacity_blocks,
-                entry.weight,
-                entry.report.running,
-                entry.report.waiting,
-                entry.report.kv_used_fraction,
-                None if entry.reported_s is None else now_s - entry.reported_s,
-                found.scarce_blocks,
-            )
-            for entry in self._entries.values()
-            if entry.open and entry.present and entry.serves(request.model) and entry.name not in without
-        )
+        matched, shared, scarce = self._index.found(request.blocks)
+        model = request.model
+        rows = []
+        for name, entry in self._entries.items():
+            if not (entry.open and entry.present) or name in without:
+                continue
+            if entry.models is not None and model and model not in entry.models:
+                continue
+            reach = self._reach(entry, matched[name]) if name in matched else 0
+            age_s = None if entry.reported_s is None else now_s - entry.reported_s
+            row = entry.row
+            if (
+                row is None
+                or row.matched_blocks != reach
+                or row.shared_blocks != shared
+                or row.scarce_blocks != scarce
+                or row.report_age_s != age_s
+            ):
+                row = entry.row = Replica(
+                    name,
+                    len(entry.flights),
+                    entry.pending_prefill_tokens,
+                    reach,
+                    shared,
+                    self._index.held_blocks(name),
+                    entry.capacity_blocks,
+                    entry.weight,
+                    entry.report.running,
+                    entry.report.waiting,
+                    entry.report.kv_used_fraction,
+                    age_s,
+                    scarce,
+                )
+            rows.append(row)
+        return tuple(rows)
 
     def load(self, name: str) -> tuple[int, int]:
         """Requests in flight and uncached prompt tokens pending on one replica."""
         entry = self._entry(name)
-        return entry.in_flight, entry.pending_prefill_tokens
+        return len(entry.flights), entry.pending_prefill_tokens
 
     def held_blocks(self, name: str) -> int:
         return self._index.held_blocks(name)
@@ -256,6 +267,11 @@ class Fleet:
             raise FleetError(f"the fleet knows no replica {name!r}")
         return entry
 
+    def _changed(self, name: str) -> _Entry:
+        entry = self._entry(name)
+        entry.row = None
+        return entry
+
     def _flight(self, request: Request) -> _Flight:
         try:
             return self._flights[request.id]
@@ -266,6 +282,7 @@ class Fleet:
         flight = self._flight(request)
         entry = self._entries[flight.replica]
         del self._flights[request.id], entry.flights[request.id]
+        entry.row = None
         if flight.prefilling:
             entry.pending_prefill_tokens -= flight.uncached_tokens
         return flight
@@ -274,9 +291,8 @@ class Fleet:
         if not entry.present and not entry.flights:
             del self._entries[entry.name]
 
-    def _matched(self, entry: _Entry, matched: dict[str, int]) -> int:
+    def _reach(self, entry: _Entry, blocks: int) -> int:
         """A replica whose blocks are larger than ours can only hit whole ones of its own."""
-        blocks = matched.get(entry.name, 0)
         if entry.engine_block_tokens is None:
             return blocks
         tokens = blocks * self.block_tokens

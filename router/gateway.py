@@ -109,7 +109,8 @@ class Gateway:
                 self._metrics.decided(sent_s - began_s)
             first_byte = FirstByte(self.fleet, request, self._clock)
             upstream = self._upstreams[choice.replica]
-            data = head % (upstream.base_path, upstream.authority) + call.body
+            start = (call.method, b" ", upstream.base_path, call.target, b" HTTP/1.1\r\nHost: ", upstream.authority)
+            data = b"".join((*start, head, call.body))
             try:
                 ending = await upstream.exchange(data, reply, first_byte, head_only=call.method == b"HEAD")
             except UpstreamError as error:
@@ -130,8 +131,8 @@ class Gateway:
             return
 
     def _head(self, call: Call) -> bytes:
-        """The request head for a replica, with `%b` where its base path and authority go; the rest is the client's."""
-        parts = [call.method, b" %b", call.target.replace(b"%", b"%%"), b" HTTP/1.1\r\nHost: %b\r\n"]
+        """What follows the Host of a request's head, the same for every replica; all but what is said here as it came."""
+        parts = [b"\r\n"]
         forwarded: list[bytes] = []
         host = b"X-Forwarded-Host: %b\r\n" % call.host if call.host else b""
         for name, value in call.headers:
@@ -142,11 +143,11 @@ class Gateway:
             if key == b"x-forwarded-host":  # a proxy before this one knows better
                 host = b""
             if not (key == b"authorization" and self._authorization):
-                parts.append(b"%b: %b\r\n" % (name.replace(b"%", b"%%"), value.replace(b"%", b"%%")))
+                parts += (name, b": ", value, b"\r\n")
         if self._authorization:
-            parts.append(b"Authorization: " + self._authorization.replace(b"%", b"%%") + b"\r\n")
+            parts += (b"Authorization: ", self._authorization, b"\r\n")
         chain = b", ".join([*forwarded, call.peer.encode()])
-        parts.append((b"X-Forwarded-For: %b\r\n%b" % (chain, host)).replace(b"%", b"%%"))
+        parts.append(b"X-Forwarded-For: %b\r\n%b" % (chain, host))
         if call.body or call.method == b"POST":
             parts.append(b"Content-Length: %d\r\n" % len(call.body))
         parts.append(b"\r\n")
@@ -157,8 +158,9 @@ class Gateway:
             choice = self._policy.choose(request, view)
             if isinstance(choice, str):
                 choice = Choice(choice, "policy")
-            if any(replica.name == choice.replica for replica in view):
-                return choice
+            for replica in view:
+                if replica.name == choice.replica:
+                    return choice
             _log.error("the policy chose %r, which was not offered; placed by load instead", choice.replica)
         except Exception:
             _log.exception("the policy failed; this request is placed by load instead")
@@ -200,7 +202,11 @@ class Gateway:
         retries: int,
     ) -> None:
         told = usage(ending.tail) if ending is not None and ending.status == 200 else UNKNOWN
-        matched = {replica.name: replica.matched_blocks for replica in view}
+        available = predicted = 0
+        for seen in view:
+            available = max(available, seen.matched_blocks)
+            if seen.name == choice.replica:
+                predicted = seen.matched_blocks
         outcome = Outcome(
             route=request.route,
             model=request.model,
@@ -211,8 +217,8 @@ class Gateway:
             duration_s=self._clock() - began_s,
             ttft_s=None if first_byte_s is None else first_byte_s - began_s,
             prompt_tokens=request.prompt_tokens if told.prompt_tokens is None else told.prompt_tokens,
-            available_tokens=max(matched.values()) * request.block_tokens,
-            predicted_tokens=matched[choice.replica] * request.block_tokens,
+            available_tokens=available * request.block_tokens,
+            predicted_tokens=predicted * request.block_tokens,
             delivered_tokens=told.cached_tokens,
             output_tokens=told.output_tokens,
             basis=prompt.basis,

@@ -19,36 +19,36 @@ class Identity:
     """Reads one kind of identity from a call, from the first source that has it."""
 
     def __init__(self, sources: Sequence[str]) -> None:
-        self._headers: list[tuple[int, bytes]] = []
+        self._headers: dict[bytes, int] = {}
         self._members: list[tuple[int, list[str]]] = []
         for position, source in enumerate(sources):
             kind, _, name = source.partition(":")
             if kind == "header" and name:
-                self._headers.append((position, name.lower().encode("latin-1", "replace")))
+                self._headers.setdefault(name.lower().encode("latin-1", "replace"), position)
             elif kind == "body" and name:
                 self._members.append((position, name.split(".")))
             else:
                 raise ConfigError(f"identity source {source!r} is neither header:NAME nor body:MEMBER")
 
     def of(self, call: Call, body: Mapping[str, Any] | None) -> str | None:
-        found: list[tuple[int, str]] = []
-        if self._headers:
-            present = {name.lower(): value for name, value in call.headers}
-            for position, name in self._headers:
-                if raw := present.get(name):
-                    found.append((position, raw.decode("latin-1")))
-                    break
+        first, found = len(self._headers) + len(self._members), ""
+        for name, raw in call.headers:
+            position = self._headers.get(name.lower())
+            if position is not None and position <= first and raw:
+                first, found = position, raw.decode("latin-1")
         if body is not None:
             for position, path in self._members:
-                if value := _member(body, path):
-                    found.append((position, value))
+                if position > first:
                     break
-        return min(found)[1][:_LONGEST_ID] if found else None
+                if value := _member(body, path):
+                    found = value
+                    break
+        return found[:_LONGEST_ID] or None
 
 
 def _member(body: Mapping[str, Any], path: Sequence[str]) -> str | None:
-    value: Any = body
-    for name in path:
+    value: Any = body.get(path[0])
+    for name in path[1:]:
         value = value.get(name) if isinstance(value, Mapping) else None
     return value if isinstance(value, str) and value else None
 

@@ -48,4 +48,4 @@ def error_event(tail: bytes) -> bool:
 
 def aborted(tail: bytes) -> bool:
     """Whether the engine answered 200 but gave up the request, as one that is shutting down does."""
-    return _ABORTED.search(tail) is not None
+    return b'"abort"' in tail and _ABORTED.search(tail) is not None

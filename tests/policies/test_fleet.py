@@ -203,6 +203,8 @@ class Days(RuleBasedStateMachine):
                     lambda: self.fleet.closed(name),
                     lambda: self.fleet.opened(name),
                     lambda: self.fleet.reported(name, Report(block_tokens=32, capacity_blocks=6), 0.0),
+                    lambda: self.fleet.stored(name, request("told", 4).blocks),
+                    lambda: self.fleet.removed(name, request("told", 4).blocks[-1:]),
                 ]
             )
         )()
@@ -215,6 +217,14 @@ class Days(RuleBasedStateMachine):
             assert in_flight == sum(where == name for _, where in flights)
             most = sum(sent.prompt_tokens for sent, where in self.prefilling.values() if where == name)
             assert 0 <= pending <= most
+
+    @invariant()
+    def tells_of_the_book_as_it_is(self) -> None:
+        for asked in (request("asked", 8), request("asked", 3, like=1, own=1)):
+            seen = self.fleet.view(asked, 1.0)
+            for entry in self.fleet._entries.values():
+                entry.row = None
+            assert seen == self.fleet.view(asked, 1.0)
 
     @invariant()
     def forgets_who_is_gone(self) -> None:

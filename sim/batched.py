@@ -78,7 +78,7 @@ class BatchedReplica:
                 f"job {job.id} needs {need} blocks, replica {self.name} has {self.cache.usable_blocks}: "
                 "shorten it or enlarge the cache"
             )
-        sequence = self._sequences[job.id] = Sequence(job)
+        sequence = self._sequences[job.id] = Sequence(job, self.batch)
         self.waiting.append(sequence)
         return len(self.waiting) == 1 and self._may_admit
 
@@ -91,7 +91,6 @@ class BatchedReplica:
             del self.running[sequence]
             if sequence.decoding:
                 self.batch.left(sequence)
-                sequence.computed += 1  # by the step in progress
             self._give_back(sequence)
         else:
             self.waiting.remove(sequence)
@@ -126,6 +125,7 @@ class BatchedReplica:
             finished.append(sequence)
         else:
             self.batch.joined(sequence)
+            self.cache.follow(sequence)
 
     def _finish(self, sequence: Sequence) -> None:
         del self._sequences[sequence.job.id], self.running[sequence]
@@ -137,7 +137,7 @@ class BatchedReplica:
         if sequence is self._partial:
             self._partial = None
         blocks = -(-sequence.computed // self._block_tokens)
-        self.cache.released(sequence, blocks - sequence.filled)
+        self.cache.released(sequence, blocks - sequence.reached())
         sequence.computed = 0
         sequence.running = False
 
@@ -177,16 +177,18 @@ class BatchedReplica:
     def _grow_at_once(self, steps: int) -> None:
         """Everybody fills and takes the blocks of so many decode steps."""
         batch, cache = self.batch, self.cache
-        cache.allocated(batch.blocks_needed(steps))
-        late: list[tuple[int, int, Sequence]] = []
-        for ahead in range(min(steps, self._block_tokens)):
-            filling = batch.needing(ahead + 1)
-            if filling:
-                times = (steps - ahead - 1) // self._block_tokens + 1
-                for sequence in cache.filled_alone(filling, times):
-                    late += [(ahead + turn * self._block_tokens, sequence.order, sequence) for turn in range(times)]
-        for _, _, sequence in sorted(late, key=lambda entry: entry[:2]):
-            self._fill(sequence, sequence.filled + 1)
+        need = batch.blocks_needed(steps)
+        if need:
+            cache.allocated(need)
+        batch.begun += steps
+        if cache.watched:
+            turns = [
+                (ahead, sequence.order, sequence)
+                for sequence in cache.watched
+                for ahead in range(batch.fills_in(sequence), steps, self._block_tokens)
+            ]
+            for _, _, sequence in sorted(turns, key=lambda turn: turn[:2]):
+                self._fill(sequence, sequence.filled + 1)
 
     def _fill(self, sequence: Sequence, blocks: int, *, unheld: bool = False) -> None:
         blocks = min(blocks, len(sequence.keys))
@@ -207,10 +209,12 @@ class BatchedReplica:
                     victim = self._preempt()
                     preempted = True
                     if victim is sequence:
+                        batch.begun += 1
                         return True
                 cache.allocated(1)
             if fills:
-                self._fill(sequence, sequence.filled + 1)
+                self._fill(sequence, sequence.reached() + 1)
+        batch.begun += 1
         return preempted
 
     # -- one step --------------------------------------------------------------------------------------------------

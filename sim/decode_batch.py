@@ -14,10 +14,11 @@ from sim.run_cache import Hold
 class Sequence(Hold):
     """A job's state in the engine. While it decodes, `computed` and `output` are those of the time it joined."""
 
-    __slots__ = ("cached_tokens", "computed", "decoding", "job", "joined_step", "order", "output", "running")
+    __slots__ = ("batch", "cached_tokens", "computed", "decoding", "job", "joined_step", "order", "output", "running")
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, batch: "DecodeBatch") -> None:
         super().__init__(job.keys)
+        self.batch = batch
         self.job = job
         self.computed = 0
         self.output = 0
@@ -29,23 +30,36 @@ class Sequence(Hold):
         self.cached_tokens: int | None = None
 
     @property
+    def tokens(self) -> int:
+        """Computed, or being computed by a step that has begun."""
+        return self.computed + (self.batch.begun - self.joined_step if self.decoding else 0)
+
+    def reached(self) -> int:
+        return min(self.tokens // self.batch.block_tokens, len(self.keys))
+
+    @property
     def known(self) -> int:
         """Tokens of the prompt and of the answer so far; not for one that decodes."""
         return self.job.prompt_tokens + self.output
 
 
 class DecodeBatch:
-    """`step` counts the steps that are over. Whoever is in here decodes a token in each."""
+    """`step` counts the steps that are over, `begun` those for which blocks were found: the one in progress, too.
 
-    __slots__ = ("_block_tokens", "_ends", "_first_keys", "_ring", "count", "kv_tokens", "step")
+    Whoever is in here decodes a token in each.
+    """
+
+    __slots__ = ("_ends", "_first_keys", "_needing", "_ring", "begun", "block_tokens", "count", "kv_tokens", "step")
 
     def __init__(self, block_tokens: int) -> None:
         self.count = 0
         self.kv_tokens = 0
         """Computed by all of them together."""
         self.step = 0
-        self._block_tokens = block_tokens
-        self._ring: list[dict[Sequence, None]] = [{} for _ in range(block_tokens)]  # by (computed - step)
+        self.begun = 0
+        self.block_tokens = block_tokens
+        self._ring: list[dict[Sequence, None]] = [{} for _ in range(block_tokens)]  # by the step that needs a block
+        self._needing = [0] * 2 * block_tokens  # how many they are, twice in a row
         self._ends: list[tuple[int, int, Sequence]] = []  # (step, order, sequence), stale when it left or came back
         self._first_keys: dict[bytes, int] = {}  # the keys they were to fill next when they joined
 
@@ -55,28 +69,37 @@ class DecodeBatch:
         sequence.joined_step = self.step
         self.count += 1
         self.kv_tokens += sequence.computed
-        self._ring[(sequence.computed - self.step) % self._block_tokens][sequence] = None
+        place = self._place(sequence)
+        self._ring[place][sequence] = None
+        self._needing[place] += 1
+        self._needing[place + self.block_tokens] += 1
         last = self.step + sequence.job.output_tokens - sequence.output
         heappush(self._ends, (last, sequence.order, sequence))
-        if (place := sequence.computed // self._block_tokens) < len(sequence.keys):
+        if (place := sequence.computed // self.block_tokens) < len(sequence.keys):
             key = sequence.keys[place]
             self._first_keys[key] = self._first_keys.get(key, 0) + 1
 
     def left(self, sequence: Sequence) -> None:
-        """It ended, or was stopped. It knows again what it has computed by the end of `step`."""
-        if (place := sequence.computed // self._block_tokens) < len(sequence.keys):
+        """It ended, or was stopped. It knows again what it has computed by the end of the steps that have begun."""
+        if (place := sequence.computed // self.block_tokens) < len(sequence.keys):
             key = sequence.keys[place]
             if self._first_keys[key] == 1:
                 del self._first_keys[key]
             else:
                 self._first_keys[key] -= 1
         sequence.decoding = False
-        passed = self.step - sequence.joined_step
-        del self._ring[(sequence.computed - sequence.joined_step) % self._block_tokens][sequence]
+        place = self._place(sequence)
+        del self._ring[place][sequence]
+        self._needing[place] -= 1
+        self._needing[place + self.block_tokens] -= 1
+        self.count -= 1
+        self.kv_tokens -= sequence.computed + self.step - sequence.joined_step
+        passed = self.begun - sequence.joined_step
         sequence.computed += passed
         sequence.output += passed
-        self.count -= 1
-        self.kv_tokens -= sequence.computed
+
+    def _place(self, sequence: Sequence) -> int:
+        return (sequence.joined_step - sequence.computed) % self.block_tokens
 
     def passed(self, steps: int) -> None:
         """So many steps are over."""
@@ -103,21 +126,28 @@ class DecodeBatch:
 
     def needing(self, ahead: int) -> dict[Sequence, None]:
         """Those that need a new block in the step after the next `ahead`; they filled one in the step before it."""
-        return self._ring[-(self.step + ahead) % self._block_tokens]
+        return self._ring[(self.step + ahead) % self.block_tokens]
+
+    def fills_in(self, sequence: Sequence) -> int:
+        """Steps before the one in which it fills its next block; then it does so every `block_tokens`."""
+        return (self._place(sequence) - 1 - self.step) % self.block_tokens
 
     def blocks_needed(self, steps: int) -> int:
         """Blocks that the next `steps` steps take."""
-        rounds, rest = divmod(steps, self._block_tokens)
-        return rounds * self.count + sum(len(self.needing(ahead)) for ahead in range(rest))
+        if steps == 1:
+            return self._needing[self.step % self.block_tokens]
+        rounds, rest = divmod(steps, self.block_tokens)
+        start = self.step % self.block_tokens
+        return rounds * self.count + sum(self._needing[start : start + rest])
 
     def steps_within(self, blocks: int) -> int:
         """The most steps that take at most so many blocks; call it only while somebody decodes."""
         rounds, left = divmod(blocks, self.count)
-        ahead = 0
-        while (need := len(self.needing(ahead))) <= left:
+        place = start = self.step % self.block_tokens
+        while (need := self._needing[place]) <= left:
             left -= need
-            ahead += 1
-        return rounds * self._block_tokens + ahead
+            place += 1
+        return rounds * self.block_tokens + place - start
 
     def fills_any(self, keys: tuple[bytes, ...]) -> bool:
         """Whether one of these keys may come to be by decoding."""

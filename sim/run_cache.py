@@ -16,7 +16,7 @@ from sim.kv_cache import Cleared, Event, Removed, Stored
 class Run:
     """Consecutive blocks `start:end` of `keys`, computed by one request; the first `top - start` are pinned."""
 
-    __slots__ = ("copied", "end", "growing", "keys", "oldest", "pins", "start", "stretches", "top")
+    __slots__ = ("copied", "end", "keys", "oldest", "owner", "pins", "start", "stretches", "top")
 
     def __init__(self, keys: Sequence[bytes], start: int, end: int, *, oldest: bool) -> None:
         self.keys = keys
@@ -25,7 +25,7 @@ class Run:
         self.top = end
         self.pins: dict[int, int] = {}  # how many pin the blocks before this place
         self.stretches: list[Stretch] = []  # the unpinned ones, oldest and highest first
-        self.growing = False  # its own request pins all of it, also what it will add
+        self.owner: Hold | None = None  # the request that still adds to it and pins all of it
         self.oldest = oldest  # a match finds it
         self.copied = False  # there may be younger copies of some of its keys
 
@@ -42,15 +42,23 @@ class Stretch:
 
 
 class Hold:
-    """What one request pins: beginnings of runs, in chain order. The first `filled` of its blocks have keys."""
+    """What one request pins: beginnings of runs, in chain order. The first `filled` of its blocks have keys.
 
-    __slots__ = ("filled", "growing", "keys", "path")
+    Of one that is `followed` the cache learns only when it looks how many blocks it has `reached`.
+    """
+
+    __slots__ = ("filled", "followed", "growing", "keys", "path")
 
     def __init__(self, keys: Sequence[bytes]) -> None:
         self.keys = keys
         self.path: list[tuple[Run, int]] = []
         self.growing: Run | None = None
         self.filled = 0
+        self.followed = False
+
+    def reached(self) -> int:
+        """Full blocks that have keys, as of now."""
+        return self.filled
 
 
 class RunCache:
@@ -63,13 +71,21 @@ class RunCache:
         self.block_tokens = block_tokens
         self.usable_blocks = blocks - 1
         self.free_blocks = blocks - 1
-        self.cached_keys = 0
-        """Distinct keys that could be hit now."""
+        self._distinct = 0
+        self._followed: dict[Hold, None] = {}
+        self.watched: dict[Hold, None] = {}
+        """Those that decode and could meet each other's keys: they must be told of one by one, in their order."""
         self._nameless = blocks - 1  # of the free ones, those at the head of the queue that hold nothing
         self._queue: OrderedDict[Stretch, None] = OrderedDict()
         self._runs: dict[bytes, Run] = {}  # by first key, those with the oldest copies
         self._copies: dict[bytes, list[Run]] = {}  # the younger ones, in their order
         self._events: list[Event] | None = [] if record_events else None
+
+    @property
+    def cached_keys(self) -> int:
+        """Distinct keys that could be hit now."""
+        self._catch_up()
+        return self._distinct
 
     @property
     def used_blocks(self) -> int:
@@ -97,6 +113,8 @@ class RunCache:
         place = 0
         while place < limit and (run := self._runs.get(keys[place])) is not None:
             there = run.keys
+            if run.owner is not None and self._meets(run.owner, run, keys) and run.end == place:
+                break
             stop = min(run.end, limit)
             if there[stop - 1] != keys[stop - 1]:
                 equal, stop = place, stop - 1
@@ -162,7 +180,7 @@ class RunCache:
         if not run.oldest:
             self._copy_forgotten(run)
             return
-        self.cached_keys -= run.end - stop
+        self._distinct -= run.end - stop
         if stop == run.start:
             del self._runs[run.keys[stop]]
         if run.copied:
@@ -186,7 +204,7 @@ class RunCache:
         if not others:
             del self._copies[key]
         self._runs[key] = run
-        self.cached_keys += 1
+        self._distinct += 1
 
     def filled(self, hold: Hold, stop: int, *, unheld: bool = False) -> None:
         """Blocks of a request up to `stop` hold full blocks now and can be hit.
@@ -199,7 +217,7 @@ class RunCache:
         while place < stop:
             run = hold.growing
             other = None if unheld else self._runs.get(keys[place]) if run is not None else self._holder(keys, place)
-            if other is None:  # then nobody holds what comes after it either
+            if other is None or other is run:  # then nobody holds what comes after it either
                 self._grown(hold, place, stop)
                 break
             self._stop_growing(hold)
@@ -214,12 +232,15 @@ class RunCache:
     def _grown(self, hold: Hold, place: int, stop: int) -> None:
         run = hold.growing
         if run is None:
-            run = hold.growing = self._runs[hold.keys[place]] = Run(hold.keys, place, stop, oldest=True)
-            run.growing = True
-            hold.path.append((run, stop))
+            self._opened(hold, place, stop)
         else:
             run.end = run.top = stop
-        self.cached_keys += stop - place
+        self._distinct += stop - place
+
+    def _opened(self, hold: Hold, place: int, stop: int) -> None:
+        run = hold.growing = self._runs[hold.keys[place]] = Run(hold.keys, place, stop, oldest=True)
+        run.owner = hold
+        hold.path.append((run, stop))
 
     def _holder(self, keys: Sequence[bytes], place: int) -> Run | None:
         path = self.path(keys, place + 1)
@@ -228,44 +249,85 @@ class RunCache:
     def _stop_growing(self, hold: Hold) -> None:
         run = hold.growing
         if run is not None:
-            hold.growing = None
-            run.growing = False
+            hold.growing = run.owner = None
             run.pins[run.end] = run.pins.get(run.end, 0) + 1
             hold.path[-1] = (run, run.end)
 
-    def filled_alone(self, holds: Iterable[Hold], count: int) -> list[Hold]:
-        """Each of these requests fills `count` more blocks; those whose next key somebody holds are returned instead.
+    # -- requests that decode ------------------------------------------------------------------------------------------
 
-        They are left as they were: it matters who of them comes first. No events are told of.
+    def follow(self, hold: Hold) -> None:
+        """From now on a request fills one block after the other, as `reached` tells.
+
+        As long as nobody else has a key that it will fill, it needs no telling; else it is `watched`.
         """
-        runs = self._runs
-        copying = []
-        for hold in holds:
-            place = hold.filled
-            if place < len(hold.keys):
-                run = hold.growing
-                stop = min(place + count, len(hold.keys))
-                if (hold.keys[place] in runs) if run is not None else self._holder(hold.keys, place):
-                    copying.append(hold)
-                else:
-                    self._grown(hold, place, stop)
-                    hold.filled = stop
-        return copying
+        keys, place = hold.keys, hold.filled
+        if place >= len(keys):
+            return
+        alone = len(self.watched)
+        held = self._runs.get(keys[place]) if hold.growing is not None else self._holder(keys, place)
+        if held is not None and held.owner is not None and held.owner.followed:
+            self._watch(held.owner)
+        meets = any(place < len(other.keys) and other.keys[place] == keys[place] for other in self.watched)
+        if held is not None or meets or alone < len(self.watched) or self._events is not None:
+            self.watched[hold] = None
+            return
+        if hold.growing is None:
+            self._opened(hold, place, place)
+        hold.followed = True
+        self._followed[hold] = None
+
+    def _meets(self, owner: Hold, run: Run, keys: Sequence[bytes]) -> bool:
+        """Somebody with these keys comes by a run that still grows: it grows up to now; do they go on together?"""
+        if owner.followed:
+            self._reach(owner)
+            end = run.end
+            if end < len(keys) and end < len(run.keys) and keys[end] == run.keys[end]:
+                self._watch(owner)
+        return True
+
+    def _reach(self, hold: Hold) -> None:
+        place, stop = hold.filled, hold.reached()
+        run = hold.growing
+        if stop > place and run is not None:
+            run.end = run.top = hold.filled = stop
+            self._distinct += stop - place
+
+    def _watch(self, hold: Hold) -> None:
+        self._unfollow(hold)
+        self.watched[hold] = None
+
+    def _unfollow(self, hold: Hold) -> None:
+        self._reach(hold)
+        hold.followed = False
+        del self._followed[hold]
+        run = hold.growing
+        if run is not None and run.end == run.start:
+            del self._runs[run.keys[run.start]]
+            hold.path.pop()
+            hold.growing = None
+
+    def _catch_up(self) -> None:
+        for hold in self._followed:
+            self._reach(hold)
 
     def released(self, hold: Hold, nameless: int) -> None:
         """A request lets go of its blocks, `nameless` of them without a key."""
+        if hold.followed:
+            self._unfollow(hold)
+        else:
+            self.watched.pop(hold, None)
         self._nameless += nameless
         freed = nameless
         for run, stop in reversed(hold.path):
             if run is hold.growing:
-                run.growing = False
+                run.owner = None
             else:
                 count = run.pins[stop] - 1
                 if count:
                     run.pins[stop] = count
                     continue
                 del run.pins[stop]
-                if run.growing or stop < run.top:
+                if run.owner is not None or stop < run.top:
                     continue
             top = max(run.pins) if run.pins else run.start
             if top < run.top:
@@ -287,7 +349,7 @@ class RunCache:
         self._copies.clear()
         self._queue.clear()
         self._nameless = self.free_blocks
-        self.cached_keys = 0
+        self._distinct = 0
         if self._events is not None:
             self._events.append(Cleared())
         return True

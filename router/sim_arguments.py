@@ -24,7 +24,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     _fleet_arguments(parser.add_argument_group("replicas"))
     _router_arguments(parser.add_argument_group("router"))
     _result_arguments(parser.add_argument_group("results"))
-    json_argument(parser)
     _more_commands(parser)
 
 
@@ -71,15 +70,19 @@ def _traffic_arguments(parser: Any) -> None:
 
 def _fleet_arguments(parser: Any) -> None:
     add = parser.add_argument
-    add("--replicas", type=count(1), metavar="COUNT", help="how many replicas (4)")
+    add("--replicas", type=count(1), metavar="COUNT", help="how many replicas (the preset's, 4 for a trace)")
     add(
         "--blocks",
         type=count(2),
         metavar="COUNT",
-        help="KV blocks of each, one of them the null block (by the profile)",
+        help="KV blocks of each, one of them the null block (the preset's, for a trace the profile's)",
     )
     add("--block-size", type=count(1), metavar="TOKENS", help="tokens in a block (16)")
-    add("--profile", metavar="NAME", help="how fast they are: a model on a GPU (llama-3.1-8b-h100)")
+    add(
+        "--profile",
+        metavar="NAME",
+        help="a model on a GPU (the preset's, for a trace llama-3.1-8b-h100)",
+    )
     add("--max-num-seqs", type=count(1), default=256, metavar="COUNT", help="requests in one batch (%(default)s)")
     add(
         "--max-num-batched-tokens",
@@ -118,7 +121,9 @@ def _result_arguments(parser: Any) -> None:
     add("--slo-ttft", type=positive, default=1.0, metavar="S", help="latest good first token, in seconds (%(default)s)")
     add("--slo-tpot", type=positive, default=0.1, metavar="S", help="longest good time per further token (%(default)s)")
     add("--no-bounds", action="store_true", help="leave out no cache, one infinite cache, and the oracle")
-    add("--csv", action="store_true", help="print CSV, a line for every policy and seed")
+    form = parser.add_mutually_exclusive_group()
+    json_argument(form)
+    form.add_argument("--csv", action="store_true", help="print CSV, a line for every policy and seed")
     add("--html", type=Path, metavar="FILE", help="write one page with charts too")
 
 

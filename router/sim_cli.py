@@ -27,12 +27,15 @@ TRACE_OPTIONS = ("skip_bad", "trace_block_tokens", "time_unit", "answers")
 
 def run(arguments: Arguments) -> int:
     """The command. Raises `UsageError` and `RouterError` with a text for the user."""
-    from router.errors import RouterError
+    from router.errors import RouterError, UsageError
     from sim.errors import SimError
+    from sim.presets import PresetError
 
     try:
         more: Callable[[Arguments], int] | None = getattr(arguments, "sim_main", None)
         return more(arguments) if more is not None else _compared(arguments)
+    except PresetError as error:
+        raise UsageError(str(error)) from error
     except SimError as error:
         raise RouterError(str(error)) from error
 
@@ -42,11 +45,12 @@ def _compared(arguments: Arguments) -> int:
     from sim.results import Limits
 
     policies = _policies(arguments.policy or [DEFAULT_POLICIES])
-    setup = _setup(arguments)
     seeds = range(arguments.seed, arguments.seed + arguments.seeds)
+    workload_of = _workloads(arguments)
+    setup = _setup(arguments, workload_of(arguments.seed).block_tokens)
     with _progress(len(policies) * len(seeds)) as told:
         comparison = compare(
-            _workloads(arguments),
+            workload_of,
             policies,
             setup,
             source="preset" if arguments.trace is None else "trace",
@@ -74,24 +78,28 @@ def _policies(given: Sequence[str]) -> list[str]:
     return names
 
 
-def _setup(arguments: Arguments) -> "Setup":
+def _setup(arguments: Arguments, block_tokens: int) -> "Setup":
+    """The replicas asked for, else those of the preset; a cache as large as the profile's for a trace."""
     from router.errors import UsageError
     from sim.belief import Belief
     from sim.cost import DEFAULT_PROFILE, PROFILES
+    from sim.presets import PresetDefaults, preset_of
     from sim.run import Setup
 
-    name = arguments.profile or DEFAULT_PROFILE
+    usual = PresetDefaults(4, 0, DEFAULT_PROFILE)
+    if arguments.trace is None:
+        usual = preset_of(arguments.preset or DEFAULT_PRESET).defaults
+    name = arguments.profile or usual.profile
     profile = PROFILES.get(name)
     if profile is None:
         close = get_close_matches(name, PROFILES, n=1) or [", ".join(PROFILES)]
         raise UsageError(f"no profile is named {name!r}; did you mean {close[0]}?")
     if arguments.max_num_seqs > arguments.max_num_batched_tokens:
-        raise UsageError(
-            "--max-num-batched-tokens must be at least --max-num-seqs: every sequence takes a token a step"
-        )
+        raise UsageError("--max-num-batched-tokens must be at least --max-num-seqs: each takes a token a step")
+    tokens = usual.blocks * 16 if usual.blocks and not arguments.profile else profile.capacity_tokens
     return Setup(
-        replicas=arguments.replicas or 4,
-        blocks=arguments.blocks or 5_000,
+        replicas=arguments.replicas or usual.replicas,
+        blocks=arguments.blocks or max(2, tokens // block_tokens),
         profile=profile,
         max_num_seqs=arguments.max_num_seqs,
         max_batched_tokens=arguments.max_num_batched_tokens,
@@ -110,6 +118,7 @@ def _setup(arguments: Arguments) -> "Setup":
 
 def _workloads(arguments: Arguments) -> "Callable[[int], Workload]":
     """The workload of a seed. A trace is read once: its seeds are the policies' own."""
+    from sim.presets import preset
     from sim.traces import open_trace
 
     options = _given(arguments, WORKLOAD_OPTIONS)
@@ -119,7 +128,8 @@ def _workloads(arguments: Arguments) -> "Callable[[int], Workload]":
         options["cache_outputs"] = options["cache_outputs"] == "on"
     if arguments.trace is None:
         _refused(arguments, (*TRACE_OPTIONS, "tokenizer"), "--preset")
-        return _preset(arguments.preset or DEFAULT_PRESET, options | _given(arguments, PRESET_OPTIONS))
+        name, options = arguments.preset or DEFAULT_PRESET, options | _given(arguments, PRESET_OPTIONS)
+        return lambda seed: preset(name, seed=seed, **options)
     _refused(arguments, PRESET_OPTIONS, "--trace")
     options |= _given(arguments, TRACE_OPTIONS)
     if arguments.tokenizer is not None:
@@ -127,20 +137,6 @@ def _workloads(arguments: Arguments) -> "Callable[[int], Workload]":
     with _reading(arguments.trace) as told:
         opened = open_trace(arguments.trace, seed=arguments.seed, progress=told, **options)
     return lambda _: opened
-
-
-def _preset(name: str, options: dict[str, Any]) -> "Callable[[int], Workload]":
-    from sim.presets import preset
-
-    from router.errors import UsageError
-
-    def of(seed: int) -> "Workload":
-        try:
-            return preset(name, seed=seed, **options)
-        except ValueError as error:
-            raise UsageError(str(error)) from error
-
-    return of
 
 
 def _given(arguments: Arguments, names: Sequence[str]) -> dict[str, Any]:

@@ -138,11 +138,15 @@ def _csv(first: bytes, stream: IO[bytes], line: int) -> Iterator[tuple[int, Item
     if len(header) < 2:
         yield line, BadRow("neither JSON nor CSV with a header")
         return
-    rows = csv.reader(io.TextIOWrapper(cast("Any", stream), "utf-8", errors="replace", newline=""))
-    for row in rows:
-        if not row:
-            continue
-        if len(row) == len(header):
-            yield line + rows.line_num, dict(zip(header, row, strict=True))
-        else:
-            yield line + rows.line_num, BadRow("another number of columns than the header")
+    text = io.TextIOWrapper(cast("Any", stream), "utf-8", errors="replace", newline="")
+    rows = csv.reader(text)
+    try:
+        for row in rows:
+            if not row:
+                continue
+            if len(row) == len(header):
+                yield line + rows.line_num, dict(zip(header, row, strict=True))
+            else:
+                yield line + rows.line_num, BadRow("another number of columns than the header")
+    finally:
+        text.detach()  # the file is its opener's to close

@@ -145,9 +145,13 @@ class BatchedReplica:
 
     def decode_steps(self) -> int:
         """How many of the next steps do nothing but decode what runs, with the blocks that are free; 0 if not one."""
-        if not self.batch.count or self._partial is not None or self._admits_soon:
+        batch = self.batch
+        if not batch.count or self._partial is not None or self._admits_soon:
             return 0
-        return min(self.batch.steps_to_end(), self.batch.steps_within(self.cache.free_blocks))
+        steps, free = batch.steps_to_end(), self.cache.free_blocks
+        if (steps // self._block_tokens + 1) * batch.count <= free:
+            return steps  # enough for everybody
+        return min(steps, batch.steps_within(free))
 
     def taken(self, steps: int, busy_s: float) -> None:
         """So many decode steps have begun, the last of them is in progress."""
@@ -184,7 +188,8 @@ class BatchedReplica:
         if cache.watched:
             turns = [
                 (ahead, sequence.order, sequence)
-                for sequence in cache.watched
+                for sequence in self.running
+                if sequence.decoding and not sequence.followed
                 for ahead in range(batch.fills_in(sequence), steps, self._block_tokens)
             ]
             for _, _, sequence in sorted(turns, key=lambda turn: turn[:2]):

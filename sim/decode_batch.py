@@ -8,7 +8,7 @@ Not here: who joins, and where blocks come from.
 from heapq import heappop, heappush
 
 from sim.jobs import Job
-from sim.run_cache import Hold
+from sim.runs import Hold
 
 
 class Sequence(Hold):

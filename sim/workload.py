@@ -18,6 +18,9 @@ USERS, TURNS_PER_USER, TENANTS = 200, 6, 10
 SYSTEM_TOKENS = 1200
 VOCABULARY = 50_000
 
+Salt = Literal["none", "user", "tenant"]
+Stamp = Literal["none", "first", "last"]
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -42,8 +45,8 @@ class Scenario:
     blocks: int
     replicas: int = 1
     route: Literal["turn", "user"] = "turn"
-    salt: Literal["none", "user", "tenant"] = "none"
-    stamp: Literal["none", "first", "last"] = "none"
+    salt: Salt = "none"
+    stamp: Stamp = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +107,9 @@ def scored(scenario: Scenario, turns: Sequence[Turn]) -> Score:
     stores = [LruStore(scenario.blocks) for _ in range(scenario.replicas)]
     total = computed = 0
     for number, turn in enumerate(turns):
-        prompt = _stamped(turn, number, scenario)
+        prompt = stamped(turn, number, scenario.stamp)
         place = turn.user if scenario.route == "user" else number
-        root = Chain.root("lesson", salt=_salt(turn, scenario))
+        root = Chain.root("lesson", salt=salt_of(turn, scenario.salt))
         hit = stores[place % scenario.replicas].served(root, prompt, turn.answer_ids, BLOCK_TOKENS)
         total += len(prompt)
         computed += len(prompt) - hit
@@ -123,8 +126,12 @@ class LruStore:
     def served(self, root: Chain, prompt: Sequence[int], answer: Sequence[int], block_tokens: int) -> int:
         """Serve one request; the prompt tokens that were here."""
         keys = block_keys(root, packed(prompt) + packed(answer), block_tokens)
+        return block_tokens * self.hit(keys, hittable_blocks(len(prompt), block_tokens))
+
+    def hit(self, keys: Sequence[bytes], hittable: int) -> int:
+        """Serve one request of these blocks; how many of the hittable ones were here."""
         hits = 0
-        for key in keys[: hittable_blocks(len(prompt), block_tokens)]:
+        for key in keys[:hittable]:
             if key not in self._held:
                 break
             self._held.move_to_end(key)
@@ -133,26 +140,28 @@ class LruStore:
             self._held.setdefault(key)
             if len(self._held) > self._capacity:
                 self._held.popitem(last=False)
-        return hits * block_tokens
+        return hits
 
 
 def _tokens(draw: random.Random, count: int) -> tuple[int, ...]:
     return tuple(draw.randrange(VOCABULARY) for _ in range(count))
 
 
-def _stamped(turn: Turn, number: int, scenario: Scenario) -> tuple[int, ...]:
-    stamp = (number % 997, number // 997)
-    if scenario.stamp == "first":
-        return stamp + turn.prompt_ids
-    if scenario.stamp == "last":
+def stamped(turn: Turn, number: int, stamp: Stamp) -> tuple[int, ...]:
+    """The prompt of the `number`-th request with its two tokens of timestamp, which no history keeps."""
+    time = (number % 997, number // 997)
+    if stamp == "first":
+        return time + turn.prompt_ids
+    if stamp == "last":
         kept = len(turn.prompt_ids) - turn.message_tokens
-        return turn.prompt_ids[:kept] + stamp + turn.prompt_ids[kept:]
+        return turn.prompt_ids[:kept] + time + turn.prompt_ids[kept:]
     return turn.prompt_ids
 
 
-def _salt(turn: Turn, scenario: Scenario) -> str:
-    if scenario.salt == "user":
+def salt_of(turn: Turn, salt: Salt, tenants: int = TENANTS) -> str:
+    """What keeps the turn's blocks apart from others'."""
+    if salt == "user":
         return f"user {turn.user}"
-    if scenario.salt == "tenant":
-        return f"tenant {turn.user % TENANTS}"
+    if salt == "tenant":
+        return f"tenant {turn.user % tenants}"
     return ""

@@ -7,37 +7,12 @@ from hypothesis import strategies as st
 from sim.cost import PROFILES
 from sim.jobs import Job
 from sim.timed import TimedReplica
-from tests.sim.twins import Abort, StepReplica, Submit, chained, lived
+from tests.sim.twins import BLOCK, Abort, StepReplica, Submit, lived, lives
 
 H100 = PROFILES["llama-3.1-8b-h100"]
-BLOCK = 4
 
 
-@st.composite
-def jobs(draw: st.DrawFn, number: int) -> Job:
-    prompt, output = draw(st.integers(1, 30)), draw(st.integers(1, 30))
-    full = (prompt + output) // BLOCK
-    same = draw(st.integers(0, full))  # so many blocks like everybody's, also those of the answer
-    letters = [0] * same + draw(st.lists(st.integers(0, 2), min_size=full - same, max_size=full - same))
-    keys = chained(letters)
-    named = draw(st.sampled_from([full, full, full, full, prompt // BLOCK, 0]))
-    return Job(number, prompt, output, keys[:named], reads_cache=draw(st.sampled_from([True] * 9 + [False])))
-
-
-@st.composite
-def lives(draw: st.DrawFn) -> list[Submit | Abort]:
-    acts: list[Submit | Abort] = []
-    now_s = 0.0
-    for number in range(draw(st.integers(1, 16))):
-        now_s += draw(st.sampled_from([0.0, 0.0, 0.00513, 0.0177, 0.0501, 0.1407, 0.61]))
-        acts.append(Submit(now_s, draw(jobs(number))))
-        if draw(st.integers(0, 5)) == 0:
-            now_s += draw(st.sampled_from([0.0, 0.00313, 0.0407]))
-            acts.append(Abort(now_s, draw(st.integers(0, number))))
-    return acts
-
-
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(lives(), st.integers(16, 40), st.integers(1, 6), st.integers(6, 40), st.booleans())
 def test_it_equals_the_replica_that_looks_at_every_block(
     acts: list[Submit | Abort], blocks: int, seqs: int, budget: int, record: bool

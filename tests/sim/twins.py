@@ -5,11 +5,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from hypothesis import strategies as st
+
 from sim.cost import Profile
 from sim.jobs import Counters, Job, JobId, Step
 from sim.kv_cache import Event
 from sim.replica import SimReplica
 from sim.timed import Moment
+
+BLOCK = 4
 
 
 class Timed(Protocol):
@@ -131,3 +135,27 @@ def chained(letters: Sequence[object]) -> tuple[bytes, ...]:
     for letter in letters:
         keys.append(hashlib.blake2b(repr(letter).encode(), digest_size=16, key=keys[-1] if keys else b"").digest())
     return tuple(keys)
+
+
+@st.composite
+def jobs(draw: st.DrawFn, number: int) -> Job:
+    prompt, output = draw(st.integers(1, 30)), draw(st.integers(1, 30))
+    full = (prompt + output) // BLOCK
+    same = draw(st.integers(0, full))  # so many blocks are like everybody's, also those of the answer
+    letters = [0] * same + draw(st.lists(st.integers(0, 2), min_size=full - same, max_size=full - same))
+    keys = chained(letters)
+    named = draw(st.sampled_from([full, full, full, full, prompt // BLOCK, 0]))
+    return Job(number, prompt, output, keys[:named], reads_cache=draw(st.sampled_from([True] * 9 + [False])))
+
+
+@st.composite
+def lives(draw: st.DrawFn) -> list[Submit | Abort]:
+    acts: list[Submit | Abort] = []
+    now_s = 0.0
+    for number in range(draw(st.integers(1, 16))):
+        now_s += draw(st.sampled_from([0.0, 0.0, 0.00513, 0.0177, 0.0501, 0.1407, 0.61]))
+        acts.append(Submit(now_s, draw(jobs(number))))
+        if draw(st.integers(0, 5)) == 0:
+            now_s += draw(st.sampled_from([0.0, 0.00313, 0.0407]))
+            acts.append(Abort(now_s, draw(st.integers(0, number))))
+    return acts

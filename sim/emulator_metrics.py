@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from sim.emulator_latency import Histogram
+from sim.emulator_pages import ALGORITHM
 from sim.emulator_server import Server
 from sim.replica import SimReplica
 
@@ -81,7 +82,7 @@ def _cache_config(engine: SimReplica) -> dict[str, str]:
         "engine": "0",
         "kv_cache_size_tokens": str(cache.usable_blocks * cache.block_tokens),
         "num_gpu_blocks": str(cache.blocks),
-        "prefix_caching_hash_algo": "sha256",
+        "prefix_caching_hash_algo": ALGORITHM,
     }
 
 

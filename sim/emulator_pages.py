@@ -1,22 +1,21 @@
 """What an emulated engine's cache events say on the wire: vLLM 0.32's KV events, with its hashes and token ids.
 
-    hash    SHA-256 of pickle 5 of (parent hash, token ids, extra keys), vLLM's default algorithm and its fixed seed
+    hash    vLLM's default, `sha256` from its fixed seed (`policies.engine_hashes`)
     event   a msgpack map with its kind under `type`; a batch is an array [time, events, data-parallel rank]
 
 The one rule: a page is known as long as a live job or a copy in the cache has it, so memory is bounded by the engine.
 Sockets are in `emulator_events`.
 """
 
-import hashlib
-import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 
+from policies.engine_hashes import FIXED_SEED, ExtraKeys, block_hash, extra_keys_of, root_hash, short
 from sim.kv_cache import Event, Removed, Stored
 
-Extra = tuple[tuple[str, ...], ...]
+ALGORITHM = "sha256"
 
 _MEDIUM = "GPU"
 
@@ -68,18 +67,17 @@ class Origin:
     adapter_path: str = ""
     salt: str = ""
 
-    def hashed(self, block: int) -> Extra | None:
+    def hashed(self, block: int) -> ExtraKeys:
         """The extra keys that go into the hash of one block."""
-        keys: list[tuple[str, ...]] = []
-        if self.adapter:
-            keys.append(("lora", self.adapter, self.adapter_path))
-        if self.salt and not block:
-            keys.append(("cache_salt", self.salt))
-        return tuple(keys) or None
+        return self._extra_keys(block, tagged=True)
 
     def shown(self, block: int) -> list[str] | None:
         """The same in an event: without tags and path."""
-        return [key[1] for key in self.hashed(block) or ()] or None
+        return list(self._extra_keys(block, tagged=False) or ()) or None
+
+    def _extra_keys(self, block: int, *, tagged: bool) -> ExtraKeys:
+        salt = "" if block else self.salt
+        return extra_keys_of(adapter=self.adapter, adapter_path=self.adapter_path, salt=salt, tagged=tagged)
 
 
 class _Page:
@@ -102,7 +100,7 @@ class Pages:
     def __init__(self, block_tokens: int) -> None:
         self._block_tokens = block_tokens
         self._pages: dict[bytes, _Page] = {}
-        self._root = _hashed("vllm-none-hash")
+        self._root = root_hash(ALGORITHM, FIXED_SEED)
 
     def __len__(self) -> int:
         return len(self._pages)
@@ -143,12 +141,12 @@ class Pages:
         before, pages = parent or self._root, [self._pages[key] for key in event.keys]
         for page in pages:
             page.copies += 1
-            page.hash = page.hash or _hashed((before, page.tokens, page.origin.hashed(page.block)))
+            page.hash = page.hash or block_hash(ALGORITHM, before, page.tokens, page.origin.hashed(page.block))
             before = page.hash
         origin = pages[0].origin
         return BlockStored(
-            block_hashes=[_number(page.hash) for page in pages],
-            parent_block_hash=None if parent is None else _number(parent),
+            block_hashes=[short(page.hash) for page in pages],
+            parent_block_hash=None if parent is None else short(parent),
             token_ids=[token for page in pages for token in page.tokens],
             block_size=self._block_tokens,
             lora_id=origin.adapter_number,
@@ -164,13 +162,4 @@ class Pages:
         page.copies -= 1
         if not page.jobs and not page.copies:
             del self._pages[event.key]
-        return BlockRemoved([_number(page.hash)], _MEDIUM, 0)
-
-
-def _hashed(value: object) -> bytes:
-    return hashlib.sha256(pickle.dumps(value, protocol=5)).digest()
-
-
-def _number(block_hash: bytes) -> int:
-    """The low 64 bits, which is what events carry."""
-    return int.from_bytes(block_hash[-8:], "big")
+        return BlockRemoved([short(page.hash)], _MEDIUM, 0)

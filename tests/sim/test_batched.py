@@ -1,0 +1,113 @@
+"""Counting what decodes changes no decision: vLLM's own steps, in sums and with every event."""
+
+import pytest
+
+from sim.batched import BatchedReplica
+from sim.cost import PROFILES
+from sim.errors import JobRefused
+from sim.jobs import Job, JobId
+from tests.sim.test_replica import golden_job, plain, recording
+from tests.sim.twins import chained
+
+H100 = PROFILES["llama-3.1-8b-h100"]
+
+
+def small(blocks: int = 9, *, seqs: int = 4, budget: int = 64) -> BatchedReplica:
+    return BatchedReplica(
+        "r", H100, blocks=blocks, block_tokens=4, max_num_seqs=seqs, max_batched_tokens=budget, record_events=False
+    )
+
+
+@pytest.mark.parametrize("spans", [False, True], ids=["step by step", "spans of one step"])
+def test_every_step_of_vllms_scheduler_has_no_difference(spans: bool) -> None:
+    golden = recording("golden_scheduler_sync.json.gz")
+    requests = {request["id"]: request for request in golden["requests"]}
+    replica = BatchedReplica(
+        "r",
+        H100,
+        blocks=golden["num_gpu_blocks"],
+        block_tokens=golden["block_size"],
+        max_num_seqs=golden["max_num_seqs"],
+        max_batched_tokens=golden["max_num_batched_tokens"],
+        record_events=True,
+    )
+    cached: dict[JobId, int] = {}
+    for want in golden["steps"]:
+        for name in want["add"]:
+            replica.submit(golden_job(requests[name]))
+        for name in want["abort"]:
+            assert replica.abort(name)
+        before = (replica.counters.computed_tokens, replica.counters.preemptions)
+        if spans and replica.decode_steps():
+            replica.taken(1, 0.0)
+        elif replica.running or replica.waiting:
+            replica.step_s()
+        cached |= replica.admitted
+        _, finished = replica.ended() if want["scheduled"] else ([], [])
+        assert replica.counters.computed_tokens - before[0] == sum(want["scheduled"].values()), want["step"]
+        assert replica.counters.preemptions - before[1] == len(want["preempted"]), want["step"]
+        assert finished == [name for name, _ in want["finished"]], want["step"]
+        flat: list[tuple[object, ...]] = []
+        for event in want["events"]:
+            flat += [("S", event[1], event[2])] if event[0] == "S" else [("R", key) for key in event[1]]
+        assert plain(replica.cache.drained_events()) == flat, want["step"]
+        assert replica.cache.free_blocks == want["free_blocks"], want["step"]
+    compared = {name: r["cached_tokens"] for name, r in requests.items() if "cached_tokens" in r}
+    assert {name: cached[name] for name in compared} == compared
+    assert replica.counters.preemptions == golden["num_preemptions"] == 9
+    assert not replica.running
+    assert not replica.waiting
+
+
+def test_only_steps_without_news_are_taken_together() -> None:
+    replica = small(20)
+    assert replica.submit(Job(1, 6, 9, chained("abc")))
+    assert replica.decode_steps() == 0
+    replica.step_s()
+    replica.ended()
+    assert replica.decode_steps() == 8
+    assert replica.submit(Job(2, 6, 2, ()))
+    assert replica.decode_steps() == 0
+    replica.step_s()
+    replica.ended()
+    assert replica.decode_steps() == 1
+    replica.taken(1, 0.0)
+    assert replica.ended() == ([], [2])
+
+
+def test_blocks_that_are_free_end_a_span() -> None:
+    replica = small(9)
+    replica.submit(Job(1, 14, 16, ()))
+    replica.step_s()
+    replica.ended()
+    assert replica.decode_steps() == 15
+    replica.submit(Job(2, 13, 3, ()))
+    replica.step_s()
+    replica.ended()
+    assert replica.cache.free_blocks == 0
+    assert replica.decode_steps() == 1
+    replica.taken(1, 0.0)
+    replica.ended()
+    assert replica.decode_steps() == 0
+    replica.step_s()
+    assert replica.counters.preemptions == 1
+
+
+@pytest.mark.parametrize(
+    ("job", "told"),
+    [
+        (Job(2, 30, 5, ()), "needs 9 blocks, replica r has 8"),
+        (Job(1, 3, 3, ()), "already"),
+        (Job(3, 0, 3, ()), "needs a token"),
+    ],
+)
+def test_what_can_never_run_is_refused(job: Job, told: str) -> None:
+    replica = small()
+    replica.submit(Job(1, 3, 3, ()))
+    with pytest.raises(JobRefused, match=told):
+        replica.submit(job)
+
+
+def test_more_sequences_than_tokens_are_refused_as_the_engine_does() -> None:
+    with pytest.raises(ValueError, match="too few for 8 sequences"):
+        small(seqs=8, budget=7)

@@ -99,7 +99,7 @@ def _router_arguments(parser: Any) -> None:
         "--policy",
         action="append",
         metavar="NAME[,NAME]",
-        help=f"policies to compare: names of `router policies`, module:Class, or all ({DEFAULT_POLICIES})",
+        help=f"names of `router policies`, module:Class, or all ({DEFAULT_POLICIES}; for the lesson all)",
     )
     add("--index", choices=("sent", "events"), default="sent", help="what the router's index follows (%(default)s)")
     add("--event-lag", type=_not_negative, default=0.0, metavar="S", help="seconds until the router knows of an event")

@@ -44,7 +44,8 @@ def _compared(arguments: Arguments) -> int:
     from sim.compare import compare, lesson_rows
     from sim.results import Limits
 
-    policies = _policies(arguments.policy or [DEFAULT_POLICIES])
+    is_lesson = arguments.trace is None and (arguments.preset or DEFAULT_PRESET) == "lesson"
+    policies = _policies(arguments.policy or ["all" if is_lesson else DEFAULT_POLICIES])
     seeds = range(arguments.seed, arguments.seed + arguments.seeds)
     workload_of = _workloads(arguments)
     setup = _setup(arguments, workload_of(arguments.seed).block_tokens)
@@ -59,7 +60,7 @@ def _compared(arguments: Arguments) -> int:
             with_bounds=not arguments.no_bounds,
             told=told,
         )
-    if arguments.trace is None and (arguments.preset or DEFAULT_PRESET) == "lesson":
+    if is_lesson:
         comparison = replace(comparison, lesson=lesson_rows(arguments.seed))
     _printed(comparison, arguments)
     return 0

@@ -69,6 +69,7 @@ class Bars:
     name: str
     colour: str
     bars: tuple[Bar, ...]
+    note: str = ""
 
 
 def page(comparison: Comparison) -> str:
@@ -123,12 +124,12 @@ def distribution(rows: Sequence[Row], limit_s: float, colour_of: Mapping[str, st
     values = [value for _, curve in curves for value in curve if value > 0]
     if not values:
         return None
-    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
-    high = max(high, low + 1)
+    stops = _stops(min(values), max(values))
+    low, high = math.log10(stops[0]), math.log10(stops[-1])
     across, down = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
 
     def x(value_s: float) -> float:
-        place = (math.log10(max(value_s, 10.0**low)) - low) / (high - low)
+        place = (math.log10(max(value_s, stops[0])) - low) / (high - low)
         return round(_LEFT + across * min(1.0, place), 1)
 
     def y(fraction: float) -> float:
@@ -138,7 +139,6 @@ def distribution(rows: Sequence[Row], limit_s: float, colour_of: Mapping[str, st
     for name, curve in curves:
         points = " ".join(f"{x(value)},{y(part)}" for value, part in zip(curve, CURVE_FRACTIONS, strict=True))
         lines.append(Line(name, colour_of[name], points))
-    inside = 10.0**low < limit_s < 10.0**high
     return Distribution(
         width=_WIDTH,
         height=_HEIGHT,
@@ -147,9 +147,9 @@ def distribution(rows: Sequence[Row], limit_s: float, colour_of: Mapping[str, st
         top=_TOP,
         bottom=_HEIGHT - _BOTTOM,
         lines=tuple(lines),
-        x_ticks=tuple(Tick(x(10.0**power), _decade(power)) for power in range(low, high + 1)),
+        x_ticks=tuple(Tick(x(stop), _time(stop)) for stop in stops),
         y_ticks=tuple(Tick(y(part), f"{part:.0%}") for part in (0, 0.25, 0.5, 0.75, 0.95, 1)),
-        limit=Tick(x(limit_s), f"limit {seconds(limit_s)}") if inside else None,
+        limit=Tick(x(limit_s), f"limit {seconds(limit_s)}") if stops[0] < limit_s < stops[-1] else None,
     )
 
 
@@ -174,20 +174,27 @@ def replica_bars(comparison: Comparison) -> tuple[Bars, ...]:
     most = max((tokens for row in rows for tokens in row.mean.computed_by_replica), default=0)
     if not most:
         return ()
-    return tuple(
-        Bars(
-            row.policy,
-            colour_of[row.policy],
-            tuple(
-                Bar(f"r{replica}", tokens / most, f"{tokens:,}")
-                for replica, tokens in enumerate(row.mean.computed_by_replica)
-            ),
-        )
-        for row in rows
-    )
+    found = []
+    for row in rows:
+        mean = row.mean
+        bars = (Bar(f"r{place}", tokens / most, f"{tokens:,}") for place, tokens in enumerate(mean.computed_by_replica))
+        note = f"{sum(mean.computed_by_replica):,} tokens, imbalance {number(mean.imbalance)}"
+        found.append(Bars(row.policy, colour_of[row.policy], tuple(bars), note))
+    return tuple(found)
 
 
-def _decade(power: int) -> str:
-    if power >= 0:
-        return f"{10**power:,} s"
-    return f"{10 ** (power + 3)} ms" if power >= -3 else f"{10 ** (power + 6)} µs"
+def _stops(least_s: float, most_s: float) -> list[float]:
+    """Round times from below the least to above the most: 1, 2, 5, 10, 20 …, or only tens where those are too many."""
+    powers = range(math.floor(math.log10(least_s)), math.ceil(math.log10(most_s)) + 1)
+    steps = (1, 2, 5) if len(powers) <= 5 else (1,)
+    stops = [step * 10.0**power for power in powers for step in steps]
+    first = max(place for place, stop in enumerate(stops) if stop <= least_s * (1 + 1e-9))
+    last = next((place for place, stop in enumerate(stops) if stop >= most_s), len(stops) - 1)
+    return stops[first : max(last, first + 1) + 1]
+
+
+def _time(value_s: float) -> str:
+    for unit, factor in (("s", 1.0), ("ms", 1e3)):
+        if value_s * factor >= 0.999:
+            return f"{value_s * factor:,.0f} {unit}"
+    return f"{value_s * 1e6:,.0f} µs"

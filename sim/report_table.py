@@ -15,7 +15,7 @@ from sim.compare import Comparison, Row
 from sim.results import Part, Result, Spread
 
 DASH = "–"
-_MOST_PARTS = 8
+_MOST_PARTS = 4
 
 
 def percent(fraction: float | None) -> str:

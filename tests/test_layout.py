@@ -20,6 +20,7 @@ TESTED_ELSEWHERE = {
     "sim/emulator_*.py": "test_emulator.py",  # parts of one server, tested as its clients see it
     "router/prompt_*.py": "test_prompts.py",  # parts of one reader, tested as the gateway calls it
     "router/kv_*.py": "test_kv_events.py",  # parts of one listener, tested over real sockets
+    "router/sim_arguments.py": "test_sim_cli.py",  # one command's options, seen by what they do
     "router/http/connection.py": "test_upstream.py",  # one connection, as the way to a replica uses it
 }
 """Modules without a test file of their own: where they are tested, and why there."""

@@ -52,7 +52,7 @@ def test_several_seeds_show_their_spread():
 
 def test_many_tenants_are_cut_to_the_largest():
     told = printed(compare(lambda _: chats(tenants=12), POLICIES, SETUP, with_bounds=False))
-    assert "tenants (the 8 largest of 12)" in told
+    assert "tenants (the 4 largest of 12)" in told
 
 
 def test_names_are_no_markup():

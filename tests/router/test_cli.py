@@ -153,6 +153,32 @@ def replica(*words: str) -> tuple[subprocess.Popen[str], str]:
     return started, found[0]
 
 
+async def test_an_emulated_replica_drains_after_one_signal_and_ends_after_two():
+    words = ("--shutdown-timeout", "60", "--kv-events", "auto", "--faults", "--max-num-queued-reqs", "5")
+    process, url = await asyncio.to_thread(replica, *words)
+    body = {"prompt": "Hello", "max_tokens": 1}
+    try:
+        async with aiohttp.ClientSession() as client:
+            async with client.get(url + "/kv_event_sources") as response:
+                assert list(await response.json()) == ["0"]
+            async with client.get(url + "/faults") as response:
+                assert (await response.json())["kind"] == "none"
+            process.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(10):
+                status = 200
+                while status == 200:  # until the signal has arrived
+                    async with client.post(url + "/v1/completions", json=body) as response:
+                        status = response.status
+            assert status == 500
+            async with client.get(url + "/health") as response:
+                assert response.status == 200
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait, 20) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 async def test_an_emulated_replica_serves_until_it_is_told_to_stop(number, code):
     process, url = await asyncio.to_thread(replica, "--model", "m1", "--adapter", "sql", "--blocks", "100")

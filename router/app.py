@@ -27,6 +27,8 @@ from router.http.messages import Limits
 from router.http.server import ClientConnection, Listener
 from router.http.upstream import Timeouts, Upstream
 from router.identity import Identity
+from router.kv_events import KvEvents
+from router.kv_follow import followed
 from router.metrics import Metrics
 from router.models import Models, cards
 from router.openai import ROUTES
@@ -132,6 +134,7 @@ class Running:
     gateway: Gateway
     fleet: Fleet
     watcher: Watcher
+    events: KvEvents
     readers: Readers
     metrics: Metrics
     _listener: Listener
@@ -195,24 +198,22 @@ async def running(config: Config) -> AsyncIterator[Running]:
         def learnt() -> None:
             found = cards(watcher.served())
             models.learnt(found)
+            events.learnt()
             readers.wanted({card.root: card.id for card in found if not card.adapter}.items())
 
-        rules = config.health
         watcher = Watcher(
             fleet,
             clock=clock,
-            interval_s=rules.interval_s,
-            timeout_s=rules.timeout_s,
-            fall=rules.fall,
-            rise=rules.rise,
-            passive=rules.passive,
             replica_key=key,
             changed=learnt,
+            restarted=lambda name: events.restarted(name),  # noqa: PLW0108 -- events are made from the watcher
+            **config.health.model_dump(),  # its settings have the watcher's names
         )
+        events = followed(config, fleet, watcher, client)
         readers = Readers(config, fleet, watcher, client)
         stack.callback(readers.close)
         models = Models(readers.of)
-        metrics = Metrics(fleet=fleet, watcher=watcher, routes=ROUTES)
+        metrics = Metrics(fleet=fleet, watcher=watcher, events=events, routes=ROUTES)
         recorder = recording(config, clock, stack)
         gateway = Gateway(
             fleet=fleet,
@@ -231,14 +232,14 @@ async def running(config: Config) -> AsyncIterator[Running]:
         for replica in config.replicas:
             fleet.joined(replica.name, weight=replica.weight, capacity_blocks=replica.capacity_blocks)
             watcher.watch(replica.name, replica.url)
+        await stack.enter_async_context(events)
         await stack.enter_async_context(watcher)
         await watcher.first_answers(_FIRST_ANSWERS_S)
         listener, server, taken_over = await _listening(stack, config, gateway, watcher)
         host, port = server.sockets[0].getsockname()[:2]
         admin_url = await _administered(stack, config, gateway, watcher, metrics)
-        up = Running(
-            _shown(host, port), admin_url, gateway, fleet, watcher, readers, metrics, listener, server, taken_over
-        )
+        url = _shown(host, port)
+        up = Running(url, admin_url, gateway, fleet, watcher, events, readers, metrics, listener, server, taken_over)
         _log.info(
             "serving %s with %s over %d replicas; admin on %s", up.url, config.policy.name, len(upstreams), admin_url
         )

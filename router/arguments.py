@@ -21,6 +21,7 @@ FLAGS = {
     "--port": "listen.port",
     "--admin-port": "admin.port",
     "--tokenizer": "tokenizer.path",
+    "--kv-events": "kv_events",
     "--log-level": "log.level",
     "--record": "record.path",
 }

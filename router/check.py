@@ -14,12 +14,16 @@ import aiohttp
 from router.config import Config, ReplicaAddress
 from router.engine_metrics import EngineMetrics, parse
 from router.errors import UsageError
+from router.kv_follow import standings
+from router.kv_standing import APPROXIMATE
 from router.models import cards
 from router.parity import parity
 from router.probes import ProbeError, answer, model_entries, session
 from router.readers import reader_for
 from router.templates import TemplateError
 from router.tokenizers import TokenizerError
+
+_EVENTS_S = 2.0
 
 
 @dataclass(slots=True)
@@ -37,6 +41,9 @@ class Checked:
     tokens: str = ""
     """`EXACT` or `APPROXIMATE`; empty when it was not compared."""
     tokens_reason: str = ""
+    cache: str = ""
+    """`EXACT`, `ALIAS` or `APPROXIMATE`: how well its cache is known; empty when it was not looked at."""
+    cache_reason: str = ""
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -63,6 +70,7 @@ async def asked_all(config: Config, key: str | None) -> Checkup:
     """The same, from within an event loop and with the key at hand."""
     async with session(timeout_s=config.health.timeout_s, key=key) as client:
         replicas = await asyncio.gather(*(_checked(config, replica, client) for replica in config.replicas))
+        await _events(config, replicas, client)
     return Checkup(list(replicas), _differences(replicas))
 
 
@@ -144,6 +152,21 @@ async def _tokens(found: Checked, config: Config, client: aiohttp.ClientSession)
         found.problems.append(f"tokenizes otherwise than {picked.reader.describe()}: {told.reason}; check --tokenizer")
     elif not told.exact:
         found.notes.append(f"gets approximate prompts: {told.reason} ({picked.reason}); give --tokenizer FOLDER")
+
+
+async def _events(config: Config, replicas: list[Checked], client: aiohttp.ClientSession) -> None:
+    """What KV events tell of each replica's cache."""
+    roots = {found.name: found.root for found in replicas if found.root}
+    seen = await standings(config, roots, client, within_s=_EVENTS_S)
+    for found in replicas:
+        standing = seen.get(found.name)
+        if standing is None:
+            continue
+        found.cache, found.cache_reason = standing.word, standing.reason
+        if standing.word == APPROXIMATE:
+            found.notes.append(f"{standing.reason}; its cache is known by what is sent to it")
+        if standing.degraded:
+            found.notes.append(f"has KV events that are incomplete: {standing.degraded}")
 
 
 def _differences(replicas: list[Checked] | tuple[Checked, ...]) -> list[str]:

@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
 from router.addresses import parsed
 from router.errors import ConfigError
+from router.kv_sources import AUTO, OFF, configured
 from router.sources import did_you_mean, from_environment, from_file, from_sets
 
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -27,6 +28,13 @@ def _listed(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
+def _endpoint(value: str) -> str:
+    if value not in (AUTO, OFF):
+        configured(value, "http://127.0.0.1")
+    return value
+
+
+KvEvents = Annotated[str, AfterValidator(_endpoint)]
 Source = Annotated[str, Field(pattern=r"^(header|body):\S+$")]
 Sources = Annotated[tuple[Source, ...], BeforeValidator(_listed)]
 
@@ -57,6 +65,9 @@ class ReplicaAddress(Section):
     )
     capacity_blocks: Count | None = Field(
         default=None, description="blocks of its KV cache, where its /metrics does not say (or says wrong)"
+    )
+    kv_events: KvEvents | None = Field(
+        default=None, description="where it publishes KV events, if not as kv_events says: auto, off or ENDPOINT"
     )
 
 
@@ -135,7 +146,8 @@ class Config(Section):
     admin: Admin = Admin()
     replicas: Annotated[tuple[ReplicaAddress, ...], BeforeValidator(parsed)] = Field(
         default=(),
-        description="the replicas: URL, name=URL or host:port, or a table with name, url, weight, capacity_blocks",
+        description="the replicas: URL, name=URL or host:port, or a table with name, url, weight, capacity_blocks,"
+        " kv_events",
     )
     replica_key_env: VariableName | None = Field(
         default=None, description="environment variable that holds the replicas' API key; it replaces the client's"
@@ -144,6 +156,10 @@ class Config(Section):
     policy: PolicyChoice = PolicyChoice()
     tokenizer: Tokenizer = Tokenizer()
     block_tokens: Count = Field(default=16, description="tokens in a block of the router's own index")
+    kv_events: KvEvents = Field(
+        default=AUTO,
+        description="where replicas publish KV events: auto asks each, off, or tcp://*:PORT[,tcp://*:REPLAY_PORT]",
+    )
     identity: Identities = Identities()
     timeouts: TimeLimits = TimeLimits()
     limits: Limits = Limits()

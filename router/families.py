@@ -92,6 +92,16 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "router_replica_kv_used_fraction", "gauge", ("replica",), "Share of KV blocks pinned, as the engine reports"
     ),
+    Family(
+        "router_kv_standing",
+        "gauge",
+        ("replica", "standing"),
+        "1 for how well the replica's cache is known: exact or alias by its KV events, approximate without them",
+    ),
+    Family("router_kv_degraded", "gauge", ("replica",), "1 while KV events are missing and could not be had by replay"),
+    Family("router_kv_batches_total", "counter", ("replica",), "Batches of KV events taken"),
+    Family("router_kv_blocks_total", "counter", ("replica", "kind"), "Blocks KV events named, by what became of them"),
+    Family("router_kv_faults_total", "counter", ("replica", "kind"), "What was wrong with KV events: batches, events"),
     Family("router_build_info", "gauge", ("version",), "1; the version of the router"),
 )
 

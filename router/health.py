@@ -18,6 +18,7 @@ from policies.fleet import Fleet, Report
 from router.engine_metrics import EngineMetrics, parse
 from router.hysteresis import CLOSED, FIRST_COOLDOWN_S, OPEN, STARTING, TRIAL
 from router.hysteresis import Health as Health
+from router.models import cards
 from router.probes import ProbeError, answer, model_entries, session
 
 _log = logging.getLogger("router.health")
@@ -81,6 +82,7 @@ class Watcher:
         cooldown_s: float = FIRST_COOLDOWN_S,
         replica_key: str | None = None,
         changed: Callable[[], None] = lambda: None,
+        restarted: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._fleet = fleet
         self._clock = clock
@@ -88,6 +90,7 @@ class Watcher:
         self._timeout_s = timeout_s
         self._health = Health(fall=fall, rise=rise, passive=passive, cooldown_s=cooldown_s)
         self._changed = changed
+        self._restarted = restarted
         self._watched: dict[str, _Watched] = {}
         self._session: aiohttp.ClientSession | None = None
         self._replica_key = replica_key
@@ -131,6 +134,16 @@ class Watcher:
             await asyncio.gather(watched.task, return_exceptions=True)
         self._changed()
 
+    def rejoined(self, name: str) -> None:
+        """A watched replica has left the fleet and joined it again: tell the fleet what is known of it."""
+        watched = self._watched[name]
+        if watched.entries is not None:
+            self._fleet.serves(name, [entry["id"] for entry in watched.entries])
+        if watched.engine is not None:
+            self._fleet.reported(name, _report(watched.engine), self._clock())
+        if not self._health[name].usable:
+            self._fleet.closed(name)
+
     async def first_answers(self, within_s: float) -> None:
         """Return when every replica has been asked once, or after `within_s`."""
         with contextlib.suppress(TimeoutError):
@@ -153,6 +166,15 @@ class Watcher:
     def states(self) -> tuple[ReplicaState, ...]:
         now_s = self._clock()
         return tuple(self._state(watched, now_s) for watched in self._watched.values())
+
+    def root(self, name: str) -> str | None:
+        """The root of the base model a replica serves; None while that is not known."""
+        return next((card.root for card in cards(self._watched[name].entries or ()) if not card.adapter), None)
+
+    def usable_blocks(self, name: str) -> int | None:
+        """How many blocks of its own a replica can hold, as it says itself."""
+        engine = self._watched[name].engine
+        return None if engine is None else engine.usable_blocks
 
     def served(self) -> list[dict[str, Any]]:
         """The `/v1/models` entries of all usable replicas as they sent them, the first one of each id."""
@@ -239,6 +261,7 @@ class Watcher:
         engine = parse(text.decode("utf-8", "replace"))
         if watched.engine is not None and engine.restarted_since(watched.engine):
             watched.restarts += 1
+            self._restarted(watched.name)
             self._fleet.cleared(watched.name)
             _log.info("%s has restarted; its cache counts as empty", watched)
         if engine.prefix_caching is False:
@@ -246,10 +269,7 @@ class Watcher:
                 watched, "caching", "%s runs with prefix caching off; no prefix will ever be found there", watched
             )
         watched.engine = engine
-        report = Report(
-            engine.running, engine.waiting, engine.kv_used_fraction, engine.block_tokens, engine.usable_blocks
-        )
-        self._fleet.reported(watched.name, report, self._clock())
+        self._fleet.reported(watched.name, _report(engine), self._clock())
 
     async def _answer(self, watched: _Watched, path: str, passed: tuple[int, ...] = ()) -> bytes | None:
         """The body of a 200; None for a status in `passed`. Everything else is a `ProbeError`."""
@@ -290,6 +310,10 @@ class Watcher:
         models = None if watched.entries is None else tuple(entry["id"] for entry in watched.entries)
         told = (row.state, row.reason, now_s - row.since_s, models, dict(row.failures))
         return ReplicaState(watched.name, watched.url, *told, watched.restarts, watched.engine)
+
+
+def _report(engine: EngineMetrics) -> Report:
+    return Report(engine.running, engine.waiting, engine.kv_used_fraction, engine.block_tokens, engine.usable_blocks)
 
 
 def _described(watched: _Watched) -> str:

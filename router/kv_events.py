@@ -20,13 +20,12 @@ from policies.fleet import Fleet
 from router.kv_blocks import MOST_BLOCKS
 from router.kv_feed import CONNECTED, REFUSED, Feed, FeedError
 from router.kv_publisher import Publisher
-from router.kv_sources import REMEDY, Source, configured, told
+from router.kv_sources import AUTO, OFF, REMEDY, Source, configured, told
 from router.kv_standing import ALIAS, APPROXIMATE, EXACT, Standing
 from router.probes import ProbeError
 
 _log = logging.getLogger("router.kv_events")
 
-OFF, AUTO = "off", "auto"
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 5.0, 240.0
 _TICK_S = 1.0
 
@@ -40,6 +39,8 @@ class KvState:
 
     name: str
     standing: Standing
+    settled: bool
+    """Whether all that the publishers had to tell so far was heard, or there are none."""
     batches: int
     blocks: dict[str, int]
     """Blocks the events named, by what became of them (`kv_blocks.COUNTED`)."""
@@ -57,6 +58,8 @@ class _Followed:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
     feeds: list[Feed] = field(default_factory=list)
+    root: str = ""
+    looked: bool = False
     reason: str = "its publishers are not known yet"
     said: Standing | None = None
     batches: int = 0
@@ -82,6 +85,7 @@ class _Followed:
         return KvState(
             self.name,
             self.standing(),
+            self.looked and all(feed.caught_up or feed.link == REFUSED for feed in self.feeds),
             sum((publisher.heard for publisher in publishers), self.batches),
             dict(sum((publisher.blocks.counts for publisher in publishers), self.blocks)),
             dict(sum((publisher.faults for publisher in publishers), self.faults)),
@@ -146,7 +150,7 @@ class KvEvents:
         """`setting` is `auto`, `off` or what `kv_sources.configured` reads."""
         followed = self._followed[name] = _Followed(name, url, setting)
         if setting == OFF:
-            followed.reason = "kv_events is off"
+            followed.reason, followed.looked = "kv_events is off", True
         if self._context is not None:
             self._begin(followed)
 
@@ -189,6 +193,7 @@ class KvEvents:
         while True:
             followed.wake.clear()
             sources = await self._sources(followed)
+            followed.looked = not sources
             if sources:
                 try:
                     await self._listened(followed, sources)
@@ -213,9 +218,11 @@ class KvEvents:
 
     async def _sources(self, followed: _Followed) -> tuple[Source, ...]:
         """The publishers of a replica whose model is known; none, with the reason, when they can't be had."""
-        if self._root(followed.name) is None:
+        root = self._root(followed.name)
+        if root is None:
             followed.reason = "its model is not known yet"
             return ()
+        followed.root = root
         if followed.setting != AUTO:
             return configured(followed.setting, followed.url)
         try:
@@ -241,10 +248,11 @@ class KvEvents:
         followed.feeds = []
         for source in sources:
             publisher = Publisher(
-                self._fleet, name, root=partial(self._chain, name), alone=len(sources) == 1, seeds=self._seeds
+                self._fleet, name, root=partial(Chain.root, followed.root), alone=len(sources) == 1, seeds=self._seeds
             )
             feed = Feed(self._context, source, publisher, told_as=name, timeout_s=self._replay_timeout_s)
             followed.feeds.append(feed)
+        followed.looked = True
         tasks = [asyncio.create_task(feed.run(), name=str(feed)) for feed in followed.feeds]
         try:
             while True:
@@ -259,15 +267,14 @@ class KvEvents:
 
     def _look(self, followed: _Followed) -> None:
         """Once a second: what changed, what can it hold, and is every publisher still there? Raises `FeedError`."""
+        if self._root(followed.name) not in (None, followed.root):
+            raise FeedError("serves another model than before")
         limit = self._capacity_blocks(followed.name) or MOST_BLOCKS
         for feed in followed.feeds:
             feed.publisher.blocks.limit_blocks = limit
             if feed.unreachable_s > self._lost_s:
                 raise FeedError(_silence(feed))
         self._say(followed)
-
-    def _chain(self, name: str, adapter: str, salt: str) -> Chain:
-        return Chain.root(self._root(name) or "", adapter, salt)
 
     def _say(self, followed: _Followed) -> None:
         """One line when the standing changes."""

@@ -53,6 +53,8 @@ class Feed:
         self.publisher = publisher
         self.link = CONNECTING
         self.link_since_s = time.monotonic()
+        self.caught_up = False
+        """Whether what was published before is read, as far as it can be had."""
         self._context = context
         self._told_as = told_as
         self._timeout_s = timeout_s
@@ -111,6 +113,7 @@ class Feed:
             if self._unsure and self.link == CONNECTED:
                 self._unsure = False
                 await self._identified()
+                self.caught_up = True
             while not self._unsure:
                 try:
                     frames = live.recv_multipart(zmq.NOBLOCK)

@@ -14,6 +14,9 @@ _ENDPOINT = re.compile(r"(tcp|ipc)://[^\s,;]+")
 _EVERYWHERE = re.compile(r"^tcp://(\*|0\.0\.0\.0|\[?::\]?):")
 _MOST_RANKS = 64
 
+AUTO, OFF = "auto", "off"
+"""Words instead of an endpoint."""
+
 REMEDY = (
     'start vLLM with --kv-events-config \'{"enable_kv_cache_events":true,"publisher":"zmq",'
     '"endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5558"}\''

@@ -18,6 +18,8 @@ from router.families import DECISION_BOUNDS_S, Built, Histogram, Labels, counter
 from router.families import FAMILIES as FAMILIES
 from router.health import Watcher
 from router.hysteresis import CLOSED, OPEN, STARTING, TRIAL
+from router.kv_events import KvEvents
+from router.kv_standing import WORDS
 
 _LABEL_VALUES = 256  # distinct models, and distinct reasons, before the rest are "other"
 OTHER = "other"
@@ -75,9 +77,10 @@ class _Counts:
 class Metrics(Collector):
     """Counts outcomes, and reads fleet and watcher when scraped."""
 
-    def __init__(self, *, fleet: Fleet, watcher: Watcher, routes: Iterable[str]) -> None:
+    def __init__(self, *, fleet: Fleet, watcher: Watcher, events: KvEvents, routes: Iterable[str]) -> None:
         self._fleet = fleet
         self._watcher = watcher
+        self._events = events
         self._routes = {route: route for route in routes}
         self._models: dict[str, str] = {"": ""}
         self._reasons: dict[str, str] = {}
@@ -176,6 +179,7 @@ class Metrics(Collector):
         yield counter("router_output_tokens_total", counts.output_tokens.items())
         yield from self._of_the_fleet()
         yield from self._of_the_replicas()
+        yield from self._of_the_events()
         yield gauge("router_build_info", [((__version__,), 1)])
 
     def _of_the_fleet(self) -> Iterator[Built]:
@@ -197,6 +201,16 @@ class Metrics(Collector):
         for word in ("running", "waiting", "kv_used_fraction"):
             known = [(key, value) for key, engine in engines if (value := getattr(engine, word)) is not None]
             yield gauge(f"router_replica_{word}", known)
+
+    def _of_the_events(self) -> Iterator[Built]:
+        states = self._events.states()
+        rows = [((state.name, word.lower()), int(word == state.standing.word)) for state in states for word in WORDS]
+        yield gauge("router_kv_standing", rows)
+        yield gauge("router_kv_degraded", [((state.name,), int(bool(state.standing.degraded))) for state in states])
+        yield counter("router_kv_batches_total", [((state.name,), state.batches) for state in states])
+        for word in ("blocks", "faults"):
+            counts = [((state.name, kind), n) for state in states for kind, n in getattr(state, word).items()]
+            yield counter(f"router_kv_{word}_total", counts)
 
 
 def _add(counts: dict[Labels, int], key: Labels, amount: int) -> None:

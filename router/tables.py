@@ -58,11 +58,12 @@ def print_check(checkup: Checkup, *, as_json: bool) -> int:
             ", ".join(replica.models) or "–",
             _or_dash(replica.capacity_blocks, replica.block_tokens),
             f"{replica.tokens} ({replica.tokens_reason})" if replica.tokens else "–",
+            f"{replica.cache} ({replica.cache_reason})" if replica.cache else "–",
             "ok" if not replica.problems else f"{len(replica.problems)} below",
         )
         for replica in checkup.replicas
     ]
-    _table(("replica", "url", "serves", "blocks × tokens", "tokens", "problems"), rows)
+    _table(("replica", "url", "serves", "blocks × tokens", "tokens", "cache", "problems"), rows)
     console = _console()
     for replica in checkup.replicas:
         for problem in replica.problems:

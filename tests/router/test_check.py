@@ -68,7 +68,8 @@ async def test_a_replica_that_is_fine():
     assert checkup.fine
     found = checkup.replicas[0]
     assert (found.models, found.block_tokens, found.capacity_blocks) == (["tiny"], 32, 100)
-    assert (found.tokens, found.problems, found.notes) == ("EXACT", [], [])
+    assert (found.tokens, found.problems, found.cache) == ("EXACT", [], "APPROXIMATE")
+    assert [note[:30] for note in found.notes] == ["does not tell of KV events (ol"]
 
 
 @pytest.mark.parametrize(

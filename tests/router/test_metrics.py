@@ -8,6 +8,7 @@ from policies.fleet import Fleet
 from policies.types import Request
 from router.families import DECISION_BOUNDS_S, Histogram
 from router.health import Watcher
+from router.kv_events import KvEvents
 from router.metrics import FAMILIES, Metrics, Outcome
 
 CHAT = "/v1/chat/completions"
@@ -30,6 +31,10 @@ DONE = Outcome(
 )
 
 
+async def answer(_url: str, _path: str) -> tuple[int, bytes]:
+    return 404, b""
+
+
 @pytest.fixture
 def fleet():
     fleet = Fleet()
@@ -43,7 +48,9 @@ def metrics(fleet):
     watcher = Watcher(fleet, clock=lambda: 0.0)
     watcher.watch("r1", "http://127.0.0.1:1")
     fleet.opened("r1")
-    return Metrics(fleet=fleet, watcher=watcher, routes=[CHAT])
+    events = KvEvents(fleet, ask=answer, root=watcher.root, untold=fleet.left)
+    events.follow("r1", "http://127.0.0.1:1", "off")
+    return Metrics(fleet=fleet, watcher=watcher, events=events, routes=[CHAT])
 
 
 def scraped(metrics: Metrics) -> dict[str, dict[tuple[str, ...], float]]:
@@ -163,3 +170,11 @@ def test_the_table_of_families_is_what_is_exposed(metrics):
 def test_repr(metrics):
     metrics.answered(DONE)
     assert repr(metrics) == "<Metrics 1 requests>"
+
+
+def test_how_well_a_cache_is_known(metrics):
+    found = scraped(metrics)
+    standing = {("r1", "exact"): 0.0, ("r1", "alias"): 0.0, ("r1", "approximate"): 1.0}
+    assert found["router_kv_standing"] == standing
+    assert found["router_kv_degraded"] == {("r1",): 0.0}
+    assert found["router_kv_batches_total"] == {("r1",): 0.0}

@@ -1,0 +1,78 @@
+"""Follows KV events as a configuration says: for a router that serves, and for one look by `router check`.
+
+The one rule: both look in the same way, so that what `router check` says is what a router will do. Not here: how
+(`kv_events`).
+"""
+
+import asyncio
+import os
+from collections.abc import Mapping
+from functools import partial
+
+import aiohttp
+
+from policies.fleet import Fleet
+from router.config import Config
+from router.health import Watcher
+from router.kv_events import KvEvents
+from router.kv_standing import Standing
+from router.probes import answer
+
+_LOOK_AGAIN_S = 0.02
+
+
+def followed(config: Config, fleet: Fleet, watcher: Watcher, client: aiohttp.ClientSession) -> KvEvents:
+    """Who follows the events of all replicas, for as long as a router runs."""
+    addresses = {replica.name: replica for replica in config.replicas}
+
+    def untold(name: str) -> None:
+        # The fleet has no way to forget only what events told; one that joins again has told nothing.
+        fleet.left(name)
+        fleet.joined(name, weight=addresses[name].weight, capacity_blocks=addresses[name].capacity_blocks)
+        watcher.rejoined(name)
+
+    events = KvEvents(
+        fleet,
+        ask=partial(answer, client),
+        root=watcher.root,
+        untold=untold,
+        capacity_blocks=watcher.usable_blocks,
+        seeds=_seeds(),
+    )
+    for replica in config.replicas:
+        events.follow(replica.name, replica.url, replica.kv_events or config.kv_events)
+    return events
+
+
+async def standings(
+    config: Config, roots: Mapping[str, str], client: aiohttp.ClientSession, *, within_s: float
+) -> dict[str, Standing]:
+    """How well the cache of each replica would be known, by what it can replay or publishes within that time.
+
+    `roots` are the replicas to look at, by name, each with the root of its model.
+    """
+    fleet = Fleet(config.block_tokens)
+    events = KvEvents(
+        fleet,
+        ask=partial(answer, client),
+        root=roots.get,
+        untold=lambda _: None,
+        seeds=_seeds(),
+        replay_timeout_s=within_s,
+    )
+    for replica in config.replicas:
+        if replica.name in roots:
+            fleet.joined(replica.name)
+            events.follow(replica.name, replica.url, replica.kv_events or config.kv_events)
+    async with events:
+        until_s = asyncio.get_running_loop().time() + within_s
+        while asyncio.get_running_loop().time() < until_s:
+            await asyncio.sleep(_LOOK_AGAIN_S)
+            if all(state.settled for state in events.states()):
+                break
+        return {state.name: state.standing for state in events.states()}
+
+
+def _seeds() -> tuple[str, ...]:
+    seed = os.environ.get("PYTHONHASHSEED")
+    return (seed,) if seed else ()

@@ -123,7 +123,7 @@ class Gateway:
                 self._record(request, prompt, view, choice, began_s, first_byte.at_s, None, len(failed))
                 raise
             if ending.status < 400:
-                self.fleet.done(request)
+                self.fleet.done(request, prompt.stored)
             else:  # the prompt was not computed, so nothing of it is cached
                 self.fleet.failed(request)
             self._judged(choice.replica, ending)

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from policies.blocks import Chain
 from router.errors import UnknownModel
-from router.openai import Ask
+from router.openai import Ask, batched, reads_cache
 from router.prompts import Prompt, PromptReader
 
 
@@ -54,7 +55,15 @@ class Served(Struct, frozen=True):
             return Prompt(0, (), "none", "the body is not a JSON object")
         if self.reader is None:
             return Prompt(0, (), "none", "no tokenizer is ready for this model yet")
-        return await self.reader.read(ask.route, ask.body, self.chain)
+        batch = batched(ask.route, ask.body)
+        if batch is not None:
+            prompt = await self.reader.read(ask.route, batch.body, self.chain)
+            return replace(prompt, tokens=batch.tokens(prompt.tokens))
+        prompt = await self.reader.read(ask.route, ask.body, self.chain)
+        if prompt.blocks and not reads_cache(ask.route, ask.body):
+            reason = "prompt log probabilities are computed past the cache"
+            return Prompt(prompt.tokens, (), "none", reason, prompt.blocks + prompt.stored)
+        return prompt
 
 
 class Models:

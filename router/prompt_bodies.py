@@ -53,6 +53,8 @@ class Prompt(Struct, frozen=True):
     basis: Literal["exact", "approximate", "none"]
     reason: str = ""
     """Why the basis is not exact, in words without any of the prompt's text."""
+    stored: tuple[bytes, ...] = ()
+    """Keys that continue `blocks`: full blocks this request fills but can't read, its very last one for instance."""
 
 
 class PromptReader(Protocol):

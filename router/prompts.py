@@ -190,16 +190,21 @@ class LocalReader:
             return await self._inline(inline, lambda: self._of_ids(self.token_ids(route, body), chain))
         text = await self._inline(size <= _RENDER_INLINE, lambda: self._text(route, body, chain))
         tokens, keys = await self._tokenized(text, chain)
-        blocks = tuple(keys[: hittable_blocks(tokens, self._block_tokens)])
-        return Prompt(tokens + text.tokens_after, blocks, "approximate" if text.doubt else "exact", text.doubt)
+        if text.doubt:
+            blocks = tuple(keys[: hittable_blocks(tokens, self._block_tokens)])
+            return Prompt(tokens + text.tokens_after, blocks, "approximate", text.doubt)
+        return self._exact(tokens, keys)
 
     async def _inline(self, inline: bool, work: Callable[[], T]) -> T:
         """Short work here and now, long work in a thread."""
         return work() if inline else await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     def _of_ids(self, ids: Sequence[int], chain: Chain) -> Prompt:
-        keys = chain.copy().grow(packed(ids), self._block_tokens)
-        return Prompt(len(ids), tuple(keys[: hittable_blocks(len(ids), self._block_tokens)]), "exact")
+        return self._exact(len(ids), chain.copy().grow(packed(ids), self._block_tokens))
+
+    def _exact(self, tokens: int, keys: list[bytes]) -> Prompt:
+        hittable = hittable_blocks(tokens, self._block_tokens)
+        return Prompt(tokens, tuple(keys[:hittable]), "exact", "", tuple(keys[hittable:]))
 
     async def _tokenized(self, text: _Text, chain: Chain) -> tuple[int, list[bytes]]:
         known, start = self._cache.longest(text.names)

@@ -154,7 +154,9 @@ class FakeReplica:
             await _written(writer, ok(b"") if self.healthy else ok(b"", status=b"503 Service Unavailable"))
         elif path == b"/v1/models":
             await _written(writer, ok(json.dumps({"object": "list", "data": self.models}).encode()))
-        elif path == b"/metrics" or (path == b"/tokenize" and b"X-Forwarded-For" not in seen.head):
+        elif path in (b"/metrics", b"/kv_event_sources") or (
+            path == b"/tokenize" and b"X-Forwarded-For" not in seen.head
+        ):
             await _written(writer, ok(b"not found", b"Content-Type: text/plain", status=b"404 Not Found"))
         else:
             self.seen.append(seen)

@@ -6,6 +6,7 @@ import socket
 
 import pytest
 
+from router.readers import TINY
 from tests.fakes import (
     BODY,
     IDLE,
@@ -500,3 +501,15 @@ async def test_a_prompt_that_a_replica_refused_is_not_expected_in_its_cache(stat
         await until(lambda: load_of(up) == {(0, 0)})
         (name,) = up.fleet.replicas()
         assert up.fleet.held_blocks(name) == held
+
+
+async def test_a_prompts_last_full_block_is_held_though_it_could_not_be_read():
+    body = json.dumps({"model": MODEL, "prompt": list(range(32))}).encode()
+    settings = {"tokenizer__path": str(TINY), "tokenizer__where": "local"}
+    async with fake_replica() as replica, router_over(replica, **settings) as up:
+        assert (await posted(up.url, body, path=b"/v1/completions")).status == 200
+        await until(lambda: up.fleet.held_blocks("r1") == 2)
+        assert (await posted(up.url, body, path=b"/v1/completions")).status == 200
+        exposed = up.metrics.exposition().decode()
+    predicted = next(line for line in exposed.splitlines() if line.startswith("router_predicted_tokens_total"))
+    assert predicted.endswith(" 16.0")

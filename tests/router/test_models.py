@@ -5,6 +5,8 @@ import pytest
 from router.errors import UnknownModel
 from router.models import Card, Models, cards
 from router.openai import Ask
+from router.prompt_bodies import Prompt
+from router.readers import TINY, local_reader
 
 _ENTRIES = [
     {"id": "big", "root": "org/Big", "parent": None, "max_model_len": 4096},
@@ -56,3 +58,30 @@ async def test_a_model_without_a_reader_yet_is_served_by_load() -> None:
     prompt = await _models(_ENTRIES).served("big").read(Ask("/v1/completions", {"prompt": "x"}, "big", None, False))
 
     assert (prompt.blocks, prompt.basis) == ((), "none")
+
+
+async def _read(route: str, body: dict[str, object]) -> Prompt:
+    models = Models(lambda root: reader)
+    reader = local_reader(TINY, block_tokens=4)
+    models.learnt(cards(_ENTRIES))
+    return await models.served("big").read(Ask(route, body, "big", None, False))
+
+
+async def test_a_batch_counts_all_its_prompts_and_is_looked_up_by_its_longest() -> None:
+    short, long = list(range(8)), list(range(100, 121))
+    alone = await _read("/v1/completions", {"prompt": long})
+    batch = await _read("/v1/completions", {"prompt": [short, long]})
+
+    assert (batch.tokens, batch.blocks) == (29, alone.blocks)
+    assert len(alone.blocks) == 5
+
+
+async def test_what_a_prompt_fills_but_cannot_read_is_told_apart() -> None:
+    ids = list(range(16))
+    plain = await _read("/v1/completions", {"prompt": ids})
+    scored = await _read("/v1/completions", {"prompt": ids, "prompt_logprobs": 1})
+
+    assert [len(plain.blocks), len(plain.stored)] == [3, 1]
+    assert (scored.tokens, scored.blocks, scored.basis) == (16, (), "none")
+    assert scored.stored == plain.blocks + plain.stored
+    assert scored.reason == "prompt log probabilities are computed past the cache"

@@ -50,7 +50,8 @@ def whole(reader: LocalReader, route: str, body: Mapping[str, Any], chain: Chain
     """The prompt, tokenized and hashed from scratch."""
     ids = reader.token_ids(route, body)
     keys = block_keys(chain, packed(ids), BLOCK_TOKENS)
-    return Prompt(len(ids), keys[: hittable_blocks(len(ids), BLOCK_TOKENS)], "exact")
+    hittable = hittable_blocks(len(ids), BLOCK_TOKENS)
+    return Prompt(len(ids), keys[:hittable], "exact", "", keys[hittable:])
 
 
 def common(one: Prompt, other: Prompt) -> int:

@@ -102,9 +102,15 @@ def _router_arguments(parser: Any) -> None:
         help=f"names of `router policies`, module:Class, or all ({DEFAULT_POLICIES}; for the lesson all)",
     )
     add("--index", choices=("sent", "events"), default="sent", help="what the router's index follows (%(default)s)")
-    add("--event-lag", type=_not_negative, default=0.0, metavar="S", help="seconds until the router knows of an event")
+    add(
+        "--event-lag",
+        type=_lags,
+        default=0.0,
+        metavar="S[,S]",
+        help="until the router knows of an event, by replica (0)",
+    )
     add("--event-loss", type=_fraction, default=0.0, metavar="FRACTION", help="share of event messages that get lost")
-    add("--index-capacity", type=positive, default=1.0, metavar="FACTOR", help="size of the index over the caches' (1)")
+    add("--index-capacity", type=_capacity, default=1.0, metavar="FACTOR", help="of the caches', or unknown (1)")
     add("--no-speculative", action="store_true", help="enter blocks when they are computed, not when they are sent")
     add("--knows-answers", action="store_true", help="enter the blocks of answers too")
     add(
@@ -148,6 +154,15 @@ def _not_negative(text: str) -> float:
     if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is less than 0")
     return value
+
+
+def _lags(text: str) -> float | tuple[float, ...]:
+    lags = tuple(_not_negative(part) for part in text.split(","))
+    return lags if len(lags) > 1 else lags[0]
+
+
+def _capacity(text: str) -> float | str:
+    return text if text == "unknown" else positive(text)
 
 
 def _fraction(text: str) -> float:

@@ -108,7 +108,7 @@ def _setup(arguments: Arguments, block_tokens: int) -> "Setup":
             source=arguments.index,
             lag_s=arguments.event_lag,
             lost_fraction=arguments.event_loss,
-            capacity_factor=arguments.index_capacity,
+            capacity_factor=None if arguments.index_capacity == "unknown" else arguments.index_capacity,
             speculative=not arguments.no_speculative,
             knows_answers=arguments.knows_answers,
             report_every_s=arguments.report_every,
@@ -194,7 +194,8 @@ def _progress(runs: int) -> "Iterator[Told]":
     from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), TextColumn("{task.completed:,.0f} requests"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(f"{runs} runs")
 
         def told(name: str, seed: int, ended: int) -> None:
@@ -209,6 +210,7 @@ def _reading(trace: Path) -> Iterator[Callable[[int, int], None]]:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(f"reading {trace.name}", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

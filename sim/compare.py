@@ -16,6 +16,7 @@ from sim.run import Setup, simulate
 from sim.workload import LESSON, lesson_turns, scored
 
 LENGTHS_ONLY = "lengths only: no prefix analysis"
+ONE_TRACE = "seeds are those of the policies alone: the trace stays the same"
 
 Told = Callable[[str, int, int], None]
 """Told the row, its seed, and how many requests have ended."""
@@ -122,7 +123,7 @@ def compare(
         limits=limits,
         bounds=tuple(Row(tuple(results)) for results in bounds.values()),
         rows=rows,
-        notes=_notes(workload, setup, rows),
+        notes=(*_notes(workload, setup, rows), *([ONE_TRACE] if source == "trace" and len(seeds) > 1 else [])),
     )
 
 

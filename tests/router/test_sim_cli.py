@@ -3,6 +3,9 @@
 import csv
 import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -80,6 +83,23 @@ def test_the_routers_belief_reaches_the_run(capsys, trace):
         "knows_answers": True,
         "report_every_s": 0.0,
     }
+
+
+def test_lags_may_differ_and_a_capacity_may_be_unknown(capsys, trace):
+    belief = compared(capsys, trace, "--event-lag", "0.1,2", "--index-capacity", "unknown")["setup"]["belief"]
+    assert (belief["lag_s"], belief["capacity_factor"]) == ([0.1, 2.0], None)
+
+
+def test_two_processes_print_the_same_bytes(trace):
+    """String hashes differ between processes: nothing may depend on them."""
+    words = [sys.executable, "-m", "router", "sim", "--trace", trace, "--policy", "all", "--json", "--requests", "30"]
+    first, second = (
+        subprocess.run(  # noqa: S603 -- our own program
+            words, capture_output=True, check=True, timeout=60, env={**os.environ, "PYTHONHASHSEED": seed}
+        ).stdout
+        for seed in ("1", "2")
+    )
+    assert first == second
 
 
 def test_limits_decide_what_is_good(capsys, trace):

@@ -1,7 +1,7 @@
 """Which prompts continue which: sessions where a trace names none, and what an answer's blocks were.
 
     continues     B continues A when B's blocks run through A's last full one; the longest such A, the latest of equals
-    head          a block that more than 1 % of the prompts begin with or pass through continues nothing
+    head          a block that more than 1 % of the prompts, and more than 100, have: it continues nothing
     answer        the blocks of A's answer are those of the first B that continues A, where B reaches as far
 
 The one rule: blocks are numbered by their prefix, so one equal number proves all before it. Not here: time.
@@ -14,6 +14,7 @@ import numpy as np
 from sim.traces.table import Ints, Names, Table
 
 _HEAD_FRACTION = 0.01
+_FEWEST_OF_HEAD = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,5 +68,7 @@ def _heads(table: Table) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
     change = np.zeros(table.space + 2, np.int64)
     np.add.at(change, table.firsts, 1)
     np.add.at(change, table.lasts + 1, -1)
-    heads: np.ndarray[tuple[int], np.dtype[np.bool_]] = np.cumsum(change)[:-1] > _HEAD_FRACTION * len(table)
+    heads: np.ndarray[tuple[int], np.dtype[np.bool_]] = np.cumsum(change)[:-1] > max(
+        _FEWEST_OF_HEAD, _HEAD_FRACTION * len(table)
+    )
     return heads

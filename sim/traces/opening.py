@@ -197,7 +197,8 @@ def workload_of(
     if table.has_prefixes:
         sizes(table.block_tokens, size)
     sessions, continued, notes = _sessions(table)
-    when = timed(table, sessions, pace, from_zero=trace.format.sessions_begin_at_zero)
+    named = sessions is table.session
+    when = timed(table, sessions, pace, from_zero=trace.format.sessions_begin_at_zero, named=named)
     arrivals = TraceArrivals(table, when, sessions, continued if cache_outputs else None, size)
     return Workload(
         name=trace.path.name,
@@ -214,7 +215,11 @@ def _sessions(table: Table) -> tuple[Names, Continuations | None, tuple[str, ...
     named = bool((table.session.codes >= 0).any())
     if not table.has_prefixes:
         return table.session, None, (LENGTHS_ONLY,)
-    notes = () if table.was_chained else ("one block id stood for several prefixes: blocks are numbered by prefix",)
+    notes: tuple[str, ...] = ()
+    if not table.was_chained:
+        notes += ("one block id stood for several prefixes: blocks are numbered by prefix",)
+    if unknown := int((table.blocks < 0).sum()):
+        notes += (f"{unknown} requests tell lengths only: nothing is known of their prefixes",)
     continued = continuations(table, np.argsort(table.time_s, kind="stable"))
     if named:
         return table.session, continued, notes

@@ -22,7 +22,7 @@ def runs_of(ids: Sequence[Any]) -> Runs:
     if not len(ids):
         return ()
     words = _words(ids)
-    breaks = np.flatnonzero(np.diff(words) != 1) + 1
+    breaks = np.flatnonzero((np.diff(words) != 1) | (words[1:] == 0)) + 1  # the difference wraps around at 0
     firsts = words[np.concatenate(([0], breaks))]
     lasts = words[np.concatenate((breaks - 1, [len(words) - 1]))]
     return merged(zip(firsts.tolist(), lasts.tolist(), strict=True))
@@ -103,10 +103,10 @@ def chained(firsts: Ids, lasts: Ids, before: Ids, rooted: npt.NDArray[np.bool_])
     """
     if not len(firsts):
         return True
-    before = np.where(rooted, firsts, before)  # nothing precedes itself, so it may stand for the root
-    order = np.lexsort((before, firsts))
-    ids, came = firsts[order], before[order]
-    if bool(((ids[1:] == ids[:-1]) & (came[1:] != came[:-1])).any()):
+    before = np.where(rooted, np.uint64(0), before)
+    order = np.lexsort((before, rooted, firsts))
+    ids, came, root = firsts[order], before[order], rooted[order]
+    if bool(((ids[1:] == ids[:-1]) & ((came[1:] != came[:-1]) | (root[1:] != root[:-1]))).any()):
         return False
     long = lasts > firsts  # inside a range an id follows its number's predecessor, which no start of a range does
     inside, ends = np.sort(firsts[long] + np.uint64(1)), np.sort(lasts[long])

@@ -83,8 +83,9 @@ class Table:
         return np.concatenate([np.arange(self.firsts[run], self.lasts[run] + 1) for run in range(at, to)])
 
     def prompts(self) -> Iterator[tuple[int, list[int]]]:
-        """Tokens and block numbers of every prompt in file order; the last block may be one that is not full."""
-        for row, tokens in enumerate(self.prompt_tokens.tolist()):
+        """Tokens and block numbers of prompts in file order, where told; the last block may be a partial one."""
+        for row in np.flatnonzero(self.blocks >= 0).tolist():
+            tokens = int(self.prompt_tokens[row])
             yield tokens, self.numbers(row)[: tokens // self.block_tokens + self.partial[row]].tolist()
 
 
@@ -109,7 +110,8 @@ class Builder:
         self, *, block_tokens: int | None, texts: Texts, shared_head_tokens: int = 0, assumed_output_tokens: int = 256
     ) -> None:
         """`block_tokens` is the size of ids where rows don't say; sessions share `shared_head_tokens` of local ids."""
-        self.block_tokens = block_tokens
+        self._usual_block_tokens = block_tokens
+        self._block_tokens: int | None = None
         self.assumed_outputs = 0
         """How many rows didn't tell the length of their answer."""
         self._assumed_output_tokens = assumed_output_tokens
@@ -138,7 +140,7 @@ class Builder:
         self._counts["output_tokens"].append(output)
         self._counts["cached_tokens"].append(-1 if row.cached_tokens is None else row.cached_tokens)
         told = -1 if runs is None else ranges.count_of(runs)
-        partial = int(row.ask is None and told > prompt // (self.block_tokens or 1))
+        partial = int(row.ask is None and told > prompt // (self._block_tokens or 1))
         self._counts["blocks"].append(told - partial)
         self._counts["partial"].append(partial)
         for name, coding in self._names.items():
@@ -170,7 +172,7 @@ class Builder:
         )
 
     def _fitting(self, prompt: int, ids: int, block_tokens: int | None) -> None:
-        size = block_tokens or self.block_tokens
+        size = block_tokens or self._block_tokens or self._usual_block_tokens
         if not size:
             raise BadRow("block ids without a block size", "say how many tokens an id stands for")
         least = 0 if block_tokens else max(0, (prompt - 1) // size)  # a size that is told can't be the wrong one
@@ -179,15 +181,15 @@ class Builder:
         self._sized(size)
 
     def _sized(self, size: int) -> None:
-        if len(self) and self.block_tokens not in (None, size):
-            raise BadRow("another block size than the rows before", f"{size}, not {self.block_tokens}")
-        self.block_tokens = size
+        if self._block_tokens not in (None, size):
+            raise BadRow("another block size than the rows before", f"{size}, not {self._block_tokens}")
+        self._block_tokens = size
 
     def _put(self, runs: ranges.Runs, scope: int, head_tokens: int) -> None:
         """Append runs; those of the head that sessions share go to the scope -1."""
         if self._head_tokens and scope and runs:
             if scope not in self._heads:
-                length = min(self._head_tokens, head_tokens or self._head_tokens) // (self.block_tokens or 1)
+                length = min(self._head_tokens, head_tokens or self._head_tokens) // (self._block_tokens or 1)
                 first, last = runs[0]
                 self._heads[scope] = (first, min(last, first + length - 1))
             first, last = self._heads[scope]
@@ -217,7 +219,7 @@ class Builder:
         else:
             firsts, lasts = flat
         return Table(
-            block_tokens=self.block_tokens or self._texts.block_tokens,
+            block_tokens=self._block_tokens or self._texts.block_tokens,
             time_s=self._seconds("time_s"),
             think_s=self._seconds("think_s"),
             took_s=self._seconds("took_s"),

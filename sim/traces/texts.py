@@ -36,7 +36,7 @@ class Texts:
         self.used = True
         prompt = self._prompt(ask)
         answer = None if ask.answer is None else self._answer(ask.answer)
-        data = prompt if answer is None else _whole_tokens(prompt) + answer
+        data = prompt if answer is None else prompt + answer
         keys = Chain.root(model).grow(data, self.block_tokens)
         numbers = self._numbers
         blocks = [numbers.setdefault(key, len(numbers)) for key in keys]

@@ -27,7 +27,10 @@ def add_generating(app: web.Application, server: Server) -> None:
     """Serve these routes."""
 
     async def generate(http: web.Request) -> web.StreamResponse:
-        return await _Generation(server, http).answer()
+        try:
+            return await _Generation(server, http).answer()
+        except ConnectionResetError:  # the client left while something was written to it
+            return web.Response()
 
     for route in (CHAT, COMPLETIONS, MESSAGES, RESPONSES):
         app.router.add_post(route, generate)

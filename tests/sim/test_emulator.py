@@ -455,3 +455,22 @@ async def test_another_start_has_another_start_time() -> None:
     second = await emulated()
     await second.close()
     assert second.started_unix_s > first.started_unix_s
+
+
+async def test_clients_that_leave_between_tokens_are_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    emulator = await emulated(speed=100.0)
+    try:
+        async with aiohttp.ClientSession(emulator.url, connector=aiohttp.TCPConnector(limit=0)) as client:
+
+            async def leave(number: int) -> None:
+                body = {"prompt": f"{number} {LONG}", "max_tokens": 1000, "stream": True}
+                async with client.post(COMPLETIONS, json=body) as response:
+                    for _ in range(number):
+                        await response.content.readany()
+                    response.close()
+
+            await asyncio.gather(*(leave(number) for number in range(40)))
+            await until(lambda: emulator.live.live == 0)
+    finally:
+        await emulator.close()
+    assert [record.getMessage() for record in caplog.records] == []

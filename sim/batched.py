@@ -9,24 +9,10 @@ gone through in the engine's order. Not here: time (`timed`).
 from collections import deque
 
 from sim.cost import Profile
-from sim.decode_batch import DecodeBatch, Sequence
+from sim.decode_batch import DecodeBatch, Prefill, Sequence
 from sim.errors import JobRefused
 from sim.jobs import Counters, Job, JobId
 from sim.run_cache import RunCache
-
-
-class _Prefill:
-    """What one step computes beside the sequences that simply decode. `complete` get a token at its end."""
-
-    __slots__ = ("complete", "decodes", "kv_tokens", "pairs", "sequences", "tokens")
-
-    def __init__(self) -> None:
-        self.tokens = 0
-        self.pairs = 0
-        self.decodes = 0
-        self.kv_tokens = 0
-        self.sequences = 0
-        self.complete: list[Sequence] = []
 
 
 class BatchedReplica:
@@ -68,6 +54,13 @@ class BatchedReplica:
 
     def submit(self, job: Job) -> bool:
         """The job waits for its turn; whether it may get it in the next step. `JobRefused` when it can never run."""
+        self.check(job)
+        sequence = self._sequences[job.id] = Sequence(job, self.batch)
+        self.waiting.append(sequence)
+        return len(self.waiting) == 1 and self._may_admit
+
+    def check(self, job: Job) -> None:
+        """Raise `JobRefused` for a job that can never run, or is here already."""
         if job.id in self._sequences:
             raise JobRefused(f"job {job.id} is on replica {self.name} already: give every job its own id")
         if job.prompt_tokens < 1 or job.output_tokens < 1:
@@ -78,9 +71,6 @@ class BatchedReplica:
                 f"job {job.id} needs {need} blocks, replica {self.name} has {self.cache.usable_blocks}: "
                 "shorten it or enlarge the cache"
             )
-        sequence = self._sequences[job.id] = Sequence(job, self.batch)
-        self.waiting.append(sequence)
-        return len(self.waiting) == 1 and self._may_admit
 
     def abort(self, job_id: JobId) -> bool:
         """Forget a job, its full blocks stay cached; False when it is not here (any more)."""
@@ -226,7 +216,7 @@ class BatchedReplica:
 
     def step_s(self) -> float:
         """Decide a step; the seconds it takes."""
-        batch, counters, prefill = self.batch, self.counters, _Prefill()
+        batch, counters, prefill = self.batch, self.counters, Prefill()
         if self.cache.records_events or len(batch.needing(0)) > self.cache.free_blocks:
             preempted = self._grow_in_order(0)
         else:
@@ -257,7 +247,7 @@ class BatchedReplica:
         counters.computed_tokens += batch.count + prefill.tokens + prefill.decodes
         return duration_s
 
-    def _admit(self, budget: int, prefill: _Prefill) -> None:
+    def _admit(self, budget: int, prefill: Prefill) -> None:
         cache = self.cache
         while self.waiting and budget > 0 and len(self.running) < self._max_num_seqs:
             sequence = self.waiting[0]
@@ -291,7 +281,7 @@ class BatchedReplica:
             self.counters.queried_tokens += sequence.known if sequence.job.reads_cache else 0
             self.counters.hit_tokens += cached_tokens
 
-    def _compute(self, sequence: Sequence, count: int, prefill: _Prefill, *, unheld: bool = False) -> None:
+    def _compute(self, sequence: Sequence, count: int, prefill: Prefill, *, unheld: bool = False) -> None:
         """A chunk of a prompt, or the one token that a preempted sequence lacks."""
         before = sequence.computed
         need = self._missing(sequence, count)

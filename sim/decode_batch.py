@@ -152,3 +152,17 @@ class DecodeBatch:
     def fills_any(self, keys: tuple[bytes, ...]) -> bool:
         """Whether one of these keys may come to be by decoding."""
         return not self._first_keys.keys().isdisjoint(keys)
+
+
+class Prefill:
+    """What one step computes beside the batch: chunks of prompts. `complete` get a token at its end."""
+
+    __slots__ = ("complete", "decodes", "kv_tokens", "pairs", "sequences", "tokens")
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.pairs = 0
+        self.decodes = 0
+        self.kv_tokens = 0
+        self.sequences = 0
+        self.complete: list[Sequence] = []

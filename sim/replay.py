@@ -1,7 +1,7 @@
 """Requests of which a real engine told the times, sent through one simulated replica: what it would have taken.
 
-The one rule: every request reaches the engine when it did in reality, so that what differs is the model's doing. Prompts
-are taken to share nothing; a preempted request still finds its own blocks. Not here: fitting (`calibrate`).
+The one rule: every request reaches the engine when it did in reality, so what differs is the model's doing. Prompts are
+taken to share nothing; a preempted request still finds its own blocks. Not here: fitting (`calibrate`).
 """
 
 import math
@@ -54,6 +54,7 @@ def replayed(
     block_tokens: int = 16,
     max_num_seqs: int = 256,
     max_batched_tokens: int = 8192,
+    async_scheduling: bool = False,
 ) -> Timings:
     """Send the requests through one replica. `JobRefused` when one is too long for `blocks`."""
     replica = TimedReplica(
@@ -63,6 +64,7 @@ def replayed(
         block_tokens=block_tokens,
         max_num_seqs=max_num_seqs,
         max_batched_tokens=max_batched_tokens,
+        async_scheduling=async_scheduling,
     )
     first_s, last_s = [math.nan] * len(sent), [math.nan] * len(sent)
 

@@ -5,11 +5,13 @@ replica; what it gave is told when its time has passed, as an engine publishes i
 (`decode_span`), up to the step in progress when something comes. Not here: decisions (`batched`), who calls (`run`).
 """
 
+from collections import deque
 from dataclasses import dataclass
 
 from sim.batched import BatchedReplica
 from sim.cost import Profile
 from sim.decode_span import DecodeCost, DecodeSpan
+from sim.errors import JobRefused
 from sim.jobs import Counters, Job, JobId
 from sim.kv_cache import Event
 from sim.run_cache import RunCache
@@ -32,7 +34,9 @@ class TimedReplica:
     """A replica for an event loop: call `advance` at `next_s`; `submit` and `abort` may change `next_s`.
 
     `blocks` counts as the engine does, the null block with it. As the engine, it wants a token budget of at least
-    `max_num_seqs`. Between two calls `cache` and `kv_used_fraction` may lag the decode steps in progress.
+    `max_num_seqs`. Between two calls `cache` and `kv_used_fraction` may lag the decode steps in progress. With
+    `async_scheduling`, the default of servers since vLLM 0.14, a step is decided while the one before it runs, so a
+    busy engine looks at a new job one step later.
     """
 
     def __init__(
@@ -45,6 +49,7 @@ class TimedReplica:
         max_num_seqs: int = 256,
         max_batched_tokens: int = 8192,
         record_events: bool = False,
+        async_scheduling: bool = False,
     ) -> None:
         self.name = name
         self.profile = profile
@@ -61,6 +66,8 @@ class TimedReplica:
         )
         self._cost = DecodeCost(profile)
         self._span: DecodeSpan | None = None
+        self._ahead = 1 if async_scheduling else 0
+        self._unseen: deque[tuple[int, Job]] = deque()  # jobs the engine will look at after so many steps
 
     def __repr__(self) -> str:
         cache = self.cache
@@ -83,7 +90,7 @@ class TimedReplica:
 
     @property
     def waiting(self) -> int:
-        return len(self._engine.waiting)
+        return len(self._engine.waiting) + len(self._unseen)
 
     @property
     def kv_used_fraction(self) -> float:
@@ -91,14 +98,21 @@ class TimedReplica:
 
     def submit(self, job: Job, now_s: float) -> None:
         """The job waits for its turn; an idle replica begins at once. `JobRefused` when it can never run."""
-        soon = self._engine.submit(job)
         if self.next_s is None:
+            self._engine.submit(job)
             self._begin(now_s)
-        elif soon and self._span is not None:
+        elif self._ahead:
+            self._see_later(job, now_s)
+        elif self._engine.submit(job) and self._span is not None:
             self._cut(self._span, now_s)
 
     def abort(self, job_id: JobId, now_s: float) -> bool:
         """Forget a job, its full blocks stay cached; False when it is not here (any more)."""
+        for entry in self._unseen:
+            if entry[1].id == job_id:
+                self._unseen.remove(entry)
+                self.counters.aborted += 1
+                return True
         if self._span is not None:
             self._cut(self._span, now_s)
         return self._engine.abort(job_id)
@@ -111,6 +125,8 @@ class TimedReplica:
         admitted = engine.admitted
         first, finished = engine.ended()
         moment = Moment(tuple(first), tuple(finished), admitted, engine.cache.drained_events())
+        if self._unseen:
+            self._see()
         self._begin(now_s)
         return moment
 
@@ -118,15 +134,44 @@ class TimedReplica:
         engine = self._engine
         steps = engine.decode_steps()
         if steps:
+            steps = self._unseen[0][0] if self._unseen and self._unseen[0][0] < steps else steps
             batch = engine.batch
             self._span = span = self._cost.span(now_s, steps, batch.count, batch.kv_tokens + batch.count)
             self.next_s = span.end_s
         else:
             self.next_s = now_s + engine.step_s() if engine.running or engine.waiting else None
 
+    def _see_later(self, job: Job, now_s: float) -> None:
+        """The step after the one in progress is decided already."""
+        self._engine.check(job)
+        if any(other.id == job.id for _, other in self._unseen):
+            raise JobRefused(f"job {job.id} is on replica {self.name} already: give every job its own id")
+        steps = 1 + self._ahead
+        span = self._span
+        if span is not None:
+            begun = span.begun(now_s)
+            span.steps = min(span.steps, begun + self._ahead)
+            self.next_s = span.end_s
+            steps -= span.steps - begun
+        self._unseen.append((steps, job))
+
+    def _see(self) -> None:
+        """The engine gets the jobs that are due, or all of them if it has nothing else to do."""
+        engine = self._engine
+        unseen, self._unseen = self._unseen, deque()
+        idle = not engine.running and not engine.waiting and unseen[0][0] > 1
+        for steps, job in unseen:
+            if steps == 1 or idle:
+                engine.submit(job)
+            else:
+                self._unseen.append((steps - 1, job))
+
     def _cut(self, span: DecodeSpan, now_s: float) -> None:
         """The span ends with the step in progress."""
-        span.steps = span.begun(now_s)
+        begun = span.begun(now_s)
+        if self._unseen:
+            self._unseen = deque((steps + span.steps - begun, job) for steps, job in self._unseen)
+        span.steps = begun
         self.next_s = span.end_s
         self._take(span)
 

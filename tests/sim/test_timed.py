@@ -13,13 +13,13 @@ H100 = PROFILES["llama-3.1-8b-h100"]
 
 
 @settings(max_examples=250, deadline=None)
-@given(lives(), st.integers(16, 40), st.integers(1, 6), st.integers(6, 40), st.booleans())
+@given(lives(), st.integers(16, 40), st.integers(1, 6), st.integers(6, 40), st.booleans(), st.booleans())
 def test_it_equals_the_replica_that_looks_at_every_block(
-    acts: list[Submit | Abort], blocks: int, seqs: int, budget: int, record: bool
+    acts: list[Submit | Abort], blocks: int, seqs: int, budget: int, record: bool, ahead: bool
 ) -> None:
-    given_settings = {"blocks": blocks, "block_tokens": BLOCK, "max_num_seqs": seqs, "max_batched_tokens": budget}
-    plain = StepReplica("r", H100, record_events=record, **given_settings)
-    fast = TimedReplica("r", H100, record_events=record, **given_settings)
+    sizes = {"blocks": blocks, "block_tokens": BLOCK, "max_num_seqs": seqs, "max_batched_tokens": budget}
+    plain = StepReplica("r", H100, record_events=record, async_scheduling=ahead, **sizes)
+    fast = TimedReplica("r", H100, record_events=record, async_scheduling=ahead, **sizes)
     want, got = lived(plain, acts), lived(fast, acts)
     assert got.cached == want.cached
     assert got.finished == want.finished

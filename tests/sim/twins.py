@@ -35,8 +35,11 @@ class Timed(Protocol):
 class StepReplica:
     """`SimReplica` on a virtual clock, one step at a time."""
 
-    def __init__(self, name: str, profile: Profile, **settings: Any) -> None:
+    def __init__(self, name: str, profile: Profile, *, async_scheduling: bool = False, **settings: Any) -> None:
         self.engine = SimReplica(name, profile, **settings)
+        self.asynchronous = async_scheduling
+        self.arrived: list[Job] = []  # while the step in progress runs and the next one is decided already
+        self.seen: list[Job] = []
         self.step: Step | None = None
         self.next_s: float | None = None
 
@@ -54,15 +57,23 @@ class StepReplica:
 
     @property
     def waiting(self) -> int:
-        return self.engine.waiting
+        return self.engine.waiting + len(self.arrived) + len(self.seen)
 
     def submit(self, job: Job, now_s: float) -> None:
-        self.engine.submit(job)
+        if self.next_s is None or not self.asynchronous:
+            self.engine.submit(job)
+        else:
+            self.arrived.append(job)
         if self.next_s is None:
             self._begin(now_s)
 
     def abort(self, job_id: JobId, now_s: float) -> bool:
         del now_s
+        for jobs in (self.arrived, self.seen):
+            if job_id in [job.id for job in jobs]:
+                jobs[:] = [job for job in jobs if job.id != job_id]
+                self.engine.counters.aborted += 1
+                return True
         return self.engine.abort(job_id)
 
     def advance(self, now_s: float) -> Moment:
@@ -73,6 +84,11 @@ class StepReplica:
         return moment
 
     def _begin(self, now_s: float) -> None:
+        due, self.seen, self.arrived = self.seen, self.arrived, []
+        if self.engine.idle and not due:
+            due, self.seen = self.seen, []
+        for job in due:
+            self.engine.submit(job)
         self.step = self.engine.step()
         self.next_s = None if self.step is None else now_s + self.step.duration_s
 

@@ -51,7 +51,7 @@ class Timed:
 
     order: Ints
     time_s: Floats
-    """By row, from 0."""
+    """By row, from 0; of a request that waits, the earliest it could come."""
     think_s: Floats
     """By row; NaN for a request that waits for nothing."""
     notes: tuple[str, ...]
@@ -84,7 +84,8 @@ def timed(table: Table, sessions: Names, pace: Pace, *, from_zero: bool, named: 
     think = _thinking(table, sessions, order)
     if pace.replay == "timestamps":
         think[known if named else np.ones(len(known), bool)] = np.nan
-    return Timed(order, times, think, tuple(notes))
+    times = _earliest(times, think, sessions, order)
+    return Timed(order[np.argsort(times[order], kind="stable")], times, think, tuple(notes))
 
 
 def _filled(times: Floats, sessions: Names, gap_s: Callable[[], float]) -> Floats:

@@ -58,7 +58,13 @@ def test_a_later_turn_without_a_time_follows_its_answer_in_any_replay(tmp_path):
     ]
     for replay in ("timestamps", "think"):
         told = list(trace(tmp_path, *rows, row(5000, 10, [4]), replay=replay).arrivals)
-        assert [(one.time_s, one.think_s) for one in told] == [(0.0, None), (0.0, 0.5), (5.0, None)]
+        assert [(one.time_s, one.think_s) for one in told] == [(0.0, None), (0.5, 0.5), (5.0, None)]
+
+
+def test_a_thinking_turn_comes_as_if_answers_took_no_time(tmp_path):
+    rows = [row(time, 10, [1], session_id="s", delay=delay) for time, delay in ((0, 0), (60_000, 2000), (90_000, 500))]
+    told = list(trace(tmp_path, *rows, row(1000, 10, [1], session_id="t"), replay="think").arrivals)
+    assert [(one.session, one.time_s) for one in told] == [("s", 0.0), ("t", 1.0), ("s", 2.0), ("s", 2.5)]
 
 
 def test_think_times_are_gaps_where_nothing_else_is_known(tmp_path):

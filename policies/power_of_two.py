@@ -16,6 +16,8 @@ from policies.types import Choice, Replica, Request
 class PowerOfTwo:
     """Draw two replicas and take the one with fewer requests in flight."""
 
+    uses_prefixes = False
+
     def __init__(self, *, seed: int = 0) -> None:
         self._dice = random.Random(seed)
 

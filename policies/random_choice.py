@@ -12,6 +12,8 @@ from policies.types import Choice, Replica, Request
 class RandomChoice:
     """Draw a replica, each with the same chance."""
 
+    uses_prefixes = False
+
     def __init__(self, *, seed: int = 0) -> None:
         self._dice = random.Random(seed)
 

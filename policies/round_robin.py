@@ -11,6 +11,8 @@ from policies.types import Choice, Replica, Request
 class RoundRobin:
     """Take the replicas in turn, whatever they hold or do."""
 
+    uses_prefixes = False
+
     def __init__(self) -> None:
         self._turn = 0
 

@@ -68,7 +68,8 @@ class Choice(Struct, frozen=True):
 class Policy(Protocol):
     """What a policy is. A plug-in needs no import of ours: any object with this method will do.
 
-    `choose` may also return just the replica's name.
+    `choose` may also return just the replica's name. A policy that looks at nothing that follows from the prompt
+    (matches, pending tokens) says so by `uses_prefixes = False`; then prompts need not be tokenized for it.
     """
 
     def choose(self, request: Request, replicas: Sequence[Replica]) -> Choice:

@@ -8,14 +8,11 @@ import logging
 import os
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import urlsplit
 
-import aiohttp
 from aiohttp import web
 
 from policies.fleet import Fleet
@@ -29,100 +26,18 @@ from router.http.upstream import Timeouts, Upstream
 from router.identity import Identity
 from router.kv_events import KvEvents
 from router.kv_follow import followed
+from router.loading import Readers, tokenized_where
 from router.metrics import Metrics
 from router.models import Models, cards
 from router.openai import ROUTES
-from router.parity import parity
 from router.probes import session
-from router.prompts import LocalReader, PromptReader
-from router.readers import Picked, reader_for
 from router.record import Recorder
-from router.templates import TemplateError
-from router.tokenizers import TokenizerError
 
 _log = logging.getLogger("router.app")
 
 _BACKLOG = 4096  # connections that may arrive at once; a short queue costs the late ones a second
 _FIRST_ANSWERS_S = 3.0
 _ENDING_S = 0.5  # what is still served when the router ends has had its time to drain
-
-
-class Readers:
-    """The prompt reader of each model, loaded when a replica first tells of the model."""
-
-    def __init__(self, config: Config, fleet: Fleet, watcher: Watcher, client: aiohttp.ClientSession) -> None:
-        self._config = config
-        self._fleet = fleet
-        self._watcher = watcher
-        self._client = client
-        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokens")
-        self._readers: dict[str, PromptReader] = {}
-        self._loading: dict[str, asyncio.Task[None]] = {}
-        self._turn = 0
-
-    def of(self, root: str) -> PromptReader | None:
-        return self._readers.get(root)
-
-    def wanted(self, roots: Iterable[tuple[str, str]]) -> None:
-        """Load the readers of models not seen before: (root, a served name of it) each."""
-        for root, name in roots:
-            if root not in self._loading:
-                self._loading[root] = asyncio.create_task(self._load(root, name), name=f"reader of {name}")
-
-    async def ready(self) -> None:
-        """Return when every reader wanted so far is loaded and compared."""
-        await asyncio.gather(*self._loading.values())
-
-    def close(self) -> None:
-        for task in self._loading.values():
-            task.cancel()
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-    async def ask(self, path: str, body: Any) -> Any:
-        """Post to some usable replica that serves the model `body` names. Raises `OSError` when there is none."""
-        model = body.get("model")
-        usable = [
-            state
-            for state in self._watcher.states()
-            if state.usable and (model is None or state.models is None or model in state.models)
-        ]
-        if not usable:
-            raise ConnectionError("no usable replica to ask")
-        self._turn += 1
-        return await self.posted(usable[self._turn % len(usable)].url + path, body)
-
-    async def posted(self, url: str, body: Any) -> Any:
-        try:
-            async with self._client.post(url, json=body) as response:
-                if response.status != 200:
-                    raise ConnectionError(f"{url} answered {response.status}")
-                return await response.json(content_type=None)
-        except aiohttp.ClientError as error:
-            raise ConnectionError(f"{url}: {type(error).__name__}") from error
-
-    async def _load(self, root: str, name: str) -> None:
-        loop = asyncio.get_running_loop()
-        picked = await loop.run_in_executor(self._threads, self._picked, root)
-        reader = picked.reader
-        told = await parity(reader, self.ask, name)
-        if isinstance(reader, LocalReader) and told.different:
-            reader.doubt = told.reason
-        self._readers[root] = reader
-        _log.info("model %s: tokens %s, %s (%s; %s)", name, told.word, reader.describe(), told.reason, picked.reason)
-
-    def _picked(self, root: str) -> Picked:
-        wanted = self._config.tokenizer
-        options: dict[str, Any] = {
-            "ask": self.ask,
-            "block_tokens": self._config.block_tokens,
-            "cache_bytes": self._config.limits.prompt_cache_bytes,
-            "executor": self._threads,
-        }
-        try:
-            return reader_for(root, tokenizer=wanted.path, where=wanted.where, **options)
-        except (TokenizerError, TemplateError) as error:
-            _log.error("tokenizer.path %s", error)
-            return reader_for(root, tokenizer=None, where="replica", **options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +125,7 @@ async def running(config: Config) -> AsyncIterator[Running]:
             **config.health.model_dump(),  # its settings have the watcher's names
         )
         events = followed(config, fleet, watcher, client)
-        readers = Readers(config, fleet, watcher, client)
+        readers = Readers(config, watcher, client, where=tokenized_where(config, policy))
         stack.callback(readers.close)
         models = Models(readers.of)
         metrics = Metrics(fleet=fleet, watcher=watcher, events=events, routes=ROUTES)

@@ -79,9 +79,10 @@ class PolicyChoice(Section):
 
 class Tokenizer(Section):
     path: str | None = Field(default=None, description="folder, tokenizer.json or hub name of the model's tokenizer")
-    where: Literal["auto", "local", "replica", "text"] = Field(
+    where: Literal["auto", "local", "replica", "text", "none"] = Field(
         default="auto",
-        description="who turns prompts into tokens: this process, a replica's /tokenize, or nobody (text chunks)",
+        description="who turns prompts into tokens: this process, a replica's /tokenize, nobody (text: chunks of it; "
+        "none: prompts are not read, as under auto with a policy that does not look at them)",
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from policies.blocks import Chain
 from router.chat import NotText
+from router.prompt_fallbacks import Unread
 from router.prompts import LocalReader, PromptReader, ReplicaReader
 from router.templates import TemplateError
 from router.tokenizers import TokenizerError
@@ -82,6 +83,8 @@ async def parity(reader: PromptReader, ask: Ask, model: str) -> Parity:
     """Compare a reader with a replica's `/tokenize` on every probe the replica accepts."""
     if isinstance(reader, ReplicaReader):
         return Parity(True, "a replica tokenizes", 0, ())
+    if isinstance(reader, Unread):
+        return Parity(False, "the policy does not look at prompts", 0, ())
     if not isinstance(reader, LocalReader):
         return Parity(False, "no tokenizer: text is hashed in chunks", 0, ())
     verdicts = {name: await _equal(reader, ask, {**body, "model": model}) for name, body in PROBES.items()}

@@ -200,3 +200,19 @@ def _bytes(body: Mapping[str, Any]) -> bytes:
             if name == "prompt":
                 parts[-1] = parts[-1].rstrip(b'"')
     return b"".join(parts)
+
+
+class Unread:
+    """Prompts nobody needs: the policy places requests without looking at them."""
+
+    def __repr__(self) -> str:
+        return "<Unread>"
+
+    async def read(self, route: str, body: Mapping[str, Any], chain: Chain) -> Prompt:  # noqa: ARG002 -- unread
+        return _UNREAD
+
+    def describe(self) -> str:
+        return "prompts are not read"
+
+
+_UNREAD = Prompt(0, (), "none", "prompts are not read")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from router.parity import Ask as Ask
 from router.parity import Parity as Parity
+from router.prompt_fallbacks import Unread
 from router.prompts import LocalReader, PromptReader, ReplicaReader, TextReader
 from router.templates import ChatTemplate, TemplateError, special_tokens
 from router.tokenizers import TokenizerError, found_folder, load
@@ -65,9 +66,11 @@ def reader_for(
 ) -> Picked:
     """Pick a reader; slow (it loads files), so not for the event loop.
 
-    `where` is `auto`, `local`, `replica` or `text`. Raises `TokenizerError` or `TemplateError` when the operator named
+    `where` is `auto`, `local`, `replica`, `text` or `none`. Raises `TokenizerError` or `TemplateError` when the operator named
     a tokenizer that can't be used; what the router looks for on its own is passed over with the reason.
     """
+    if where == "none":
+        return Picked(Unread(), "tokenizer.where is none")
     if where == "text":
         return Picked(TextReader(block_tokens=block_tokens), "tokenizer.where is text")
     reason = "tokenizer.where is replica"

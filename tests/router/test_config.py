@@ -92,7 +92,7 @@ def test_lists_may_be_written_with_commas():
         ("health.interval_s=nan", "finite"),
         ("health.interval_s=0", "greater than 0"),
         ("block_tokens=0", "greater than or equal to 1"),
-        ("tokenizer.where=cloud", "'auto', 'local', 'replica' or 'text'"),
+        ("tokenizer.where=cloud", "'auto', 'local', 'replica', 'text' or 'none'"),
         ("identity.user=cookie:x", "identity.user.0"),
         ("log.requests=maybe", "valid boolean"),
         ("admin.port=8080", "give them different ports"),

@@ -504,7 +504,7 @@ async def test_a_prompt_that_a_replica_refused_is_not_expected_in_its_cache(stat
 
 
 async def test_a_prompts_last_full_block_is_held_though_it_could_not_be_read():
-    body = json.dumps({"model": MODEL, "prompt": list(range(32))}).encode()
+    body = json.dumps({"model": "m", "prompt": list(range(32))}).encode()
     settings = {"tokenizer__path": str(TINY), "tokenizer__where": "local"}
     async with fake_replica() as replica, router_over(replica, **settings) as up:
         assert (await posted(up.url, body, path=b"/v1/completions")).status == 200

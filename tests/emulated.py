@@ -37,7 +37,7 @@ def detokenize(ids: list[int]) -> str:
     return bytes(ids).decode("latin-1")
 
 
-async def emulated(**settings: Any) -> Emulator:
+async def emulated(*, port: int = 0, **settings: Any) -> Emulator:
     given: dict[str, Any] = {
         "name": "r1",
         "model": "tiny",
@@ -52,7 +52,7 @@ async def emulated(**settings: Any) -> Emulator:
         "adapters": ["sql"],
         "vocabulary_tokens": 300,
     }
-    return await start("127.0.0.1", 0, **(given | settings))
+    return await start("127.0.0.1", port, **(given | settings))
 
 
 async def post(client: aiohttp.ClientSession, path: str, body: dict[str, Any], status: int = 200) -> dict[str, Any]:

@@ -169,7 +169,9 @@ def measured(way: str, replicas: int, requests: int, rate_per_s: float) -> dict[
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--requests", type=int, default=20_000)
-    parser.add_argument("--rate", type=float, default=2.0, help="requests per second and replica (default: %(default)s)")
+    parser.add_argument(
+        "--rate", type=float, default=2.0, help="requests per second and replica (default: %(default)s)"
+    )
     parser.add_argument("--replicas", type=int, nargs="*", default=[16, 64])
     parser.add_argument("--way", choices=list(WAYS), action="append")
     parser.add_argument("--json", action="store_true")
@@ -186,9 +188,7 @@ def main() -> None:
     for row in rows:
         target = str(TARGETS.get(int(row["replicas"]), "")) if row["way"] == "fleet" else ""
         cells = ("requests_per_cpu_s", "", "cpu_us_per_request", "steps_per_request", "hit_fraction", "preemptions")
-        table.add_row(
-            str(row["way"]), str(row["replicas"]), *(str(row[cell]) if cell else target for cell in cells)
-        )
+        table.add_row(str(row["way"]), str(row["replicas"]), *(str(row[cell]) if cell else target for cell in cells))
     Console().print(table)
 
 

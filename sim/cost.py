@@ -5,8 +5,9 @@
     P  prompt tokens computed        D  sequences that decode one token       S  sequences in the step, P's and D's
     A  attended pairs of the prompts (each token with all before it and itself)       K  KV tokens the decodes read
 
-The first five terms are the kernels, the last two the engine around them. A profile is `calibrated` when d0 and d1 were
-fitted to a real server on that hardware; the others rank policies, they do not predict latency.
+The first five terms are the kernels, the last two the engine around them. Before it, each request spends `front_s` in
+the server's front end (HTTP, tokens, queues between processes), which keeps no step waiting. A profile is `calibrated`
+when d0 and d1 were fitted to a real server on that hardware; the others rank policies, they do not predict latency.
 """
 
 import math
@@ -33,6 +34,8 @@ class Profile:
     ck_s: float
     d0_s: float = 0.0
     d1_s: float = 0.0
+    front_s: float = 0.0
+    """Seconds from a request's arrival to the engine; not part of a step, add it to every time to first token."""
     gpu_bytes: int = 0
     weight_bytes: int = 0
     kv_bytes_per_token: int = 0
@@ -85,9 +88,10 @@ _REPORTED_TOKENS = {  # by servers of vLLM 0.12 to 0.19 at their default share o
     "qwen3-32b-h100-x2": 307_328,
     "llama-3.1-70b-h100-x4": 461_376,
 }
-_KERNELS = "kernel times fitted to AIConfigurator's database (3-7 %), engine overhead assumed"
-_FITTED = "kernel times from AIConfigurator, engine overhead fitted to a real vLLM run"
-_ROOFLINE = "kernel times from a roofline, engine overhead fitted to a real vLLM run"
+_FRONT_S = 0.0156  # BLIS's fit of vLLM's time per request before its queue (inference-sim, defaults.yaml, alpha 0)
+_KERNELS = "kernel times fitted to AIConfigurator's database (3-7 %), engine overhead assumed, front end from BLIS"
+_FITTED = "kernel times from AIConfigurator, engine overhead fitted to its own clock in a real vLLM run"
+_ROOFLINE = "kernel times from a roofline, engine overhead fitted to its own clock in a real vLLM run"
 
 # model, gpu, gpus, t0 ms, tw ms, cg us/token, ca ns/pair, cd us/sequence, ck ns/KV token, d0 ms, d1 us, source
 _ROWS = (
@@ -97,8 +101,8 @@ _ROWS = (
     ("llama-3.1-8b", "h200", 1, 1.47, 3.63, 19.8, 0.82, 6.8, 29.5, 2.0, 20.0, _KERNELS),
     ("llama-3.1-8b", "b200", 1, 2.13, 1.40, 9.5, 0.41, 1.2, 18.0, 2.0, 20.0, _KERNELS),
     ("llama-3.1-8b", "b300", 1, 2.20, 1.30, 8.7, 0.33, 1.5, 18.3, 2.0, 20.0, _KERNELS),
-    ("llama-3.1-8b", "rtx-pro-6000", 1, 6.83, 4.38, 37.0, 1.75, 0.4, 87.3, 3.37, 5.6, _FITTED),
-    ("llama-3.1-8b", "rtx-4090", 1, 1.0, 16.0, 80.0, 4.0, 1.0, 150.0, 2.31, 19.0, _ROOFLINE),
+    ("llama-3.1-8b", "rtx-pro-6000", 1, 6.83, 4.38, 37.0, 1.75, 0.4, 87.3, 3.35, 5.2, _FITTED),
+    ("llama-3.1-8b", "rtx-4090", 1, 1.0, 16.0, 80.0, 4.0, 1.0, 150.0, 2.23, 18.2, _ROOFLINE),
     ("qwen3-8b", "h100", 1, 4.66, 2.28, 18.3, 0.94, 2.4, 46.4, 2.0, 20.0, _KERNELS),
     ("qwen3-8b", "a100", 1, 8.85, 3.32, 54.6, 3.31, 0.4, 93.0, 2.0, 20.0, _KERNELS),
     ("qwen3-8b", "l40s", 1, 5.27, 18.48, 65.8, 3.54, 23.2, 211.9, 2.0, 20.0, _KERNELS),
@@ -132,6 +136,7 @@ def _profile(row: tuple[str, str, int, float, float, float, float, float, float,
         ck_s=ck_ns / 1e9,
         d0_s=d0_ms / 1e3,
         d1_s=d1_us / 1e6,
+        front_s=_FRONT_S if source is _KERNELS else 0.0,
         gpu_bytes=_GPU_GIB[gpu] * _GIB,
         weight_bytes=weight_bytes,
         kv_bytes_per_token=kv_bytes,

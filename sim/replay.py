@@ -38,7 +38,9 @@ class Timings:
     preemptions: int = 0
 
     @classmethod
-    def of(cls, first_s: Sequence[float], last_s: Sequence[float], sent: Sequence[Sent], preemptions: int) -> "Timings":
+    def of(
+        cls, first_s: Sequence[float], last_s: Sequence[float], sent: Sequence[Sent], preemptions: int = 0
+    ) -> "Timings":
         """From the clock readings of first and last tokens."""
         queued, first, last = (np.array(column) for column in ([each.queued_s for each in sent], first_s, last_s))
         later = np.array([each.output_tokens - 1 for each in sent], dtype=np.float64)

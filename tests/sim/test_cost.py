@@ -78,3 +78,8 @@ def test_capacity_is_what_servers_report_and_the_rough_sum_is_near(name: str, to
 
 def test_an_unknown_capacity_is_0() -> None:
     assert replace(PROFILES[DEFAULT_PROFILE], kv_bytes_per_token=0).capacity_tokens == 0
+
+
+def test_a_front_end_is_assumed_where_nothing_was_fitted() -> None:
+    assert {profile.front_s for profile in PROFILES.values() if not profile.calibrated} == {0.0156}
+    assert {profile.front_s for profile in PROFILES.values() if profile.calibrated} == {0.0}

@@ -13,7 +13,7 @@ import orjson
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 
-from router.errors import BadRequest, BodyTooLarge, HeadTooLarge, NoReplicaAvailable, RequestError
+from router.errors import BadRequest, BodyTooLarge, HeadTooLarge, NoReplicaAvailable, NotServed, RequestError
 from router.gateway import Gateway
 from router.health import Watcher
 from router.http.messages import Call, Framing, Headers, Source, origin_form, without_hop_by_hop
@@ -249,9 +249,13 @@ def admin_application(
     async def state(_: web.Request) -> web.Response:
         return json_response(health())
 
+    async def unknown(_: web.Request) -> web.Response:
+        return error_response(NotServed("the admin port serves GET /metrics, /state and /health, and POST /explain"))
+
     application = web.Application(client_max_size=body_bytes)
     application.router.add_get("/metrics", exposition)
     application.router.add_get("/state", state)
     application.router.add_get("/health", state)
     application.router.add_post("/explain", explained)
+    application.router.add_route("*", "/{path:.*}", unknown)
     return application

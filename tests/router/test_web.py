@@ -311,6 +311,14 @@ async def test_the_admin_port_does_not_repeat_what_it_could_not_read(up, caplog,
     assert (await asked(up.admin_url, got(b"/metrics"))).status == 200
 
 
+@pytest.mark.parametrize("raw", [got(b"/s3cret?key=s3cret"), got(b"/explain"), post(BODY)])
+async def test_the_admin_port_says_what_it_serves(up, raw):
+    reply = await asked(up.admin_url, raw)
+    assert (reply.status, reply.error["code"]) == (404, "path_not_served")
+    assert "POST /explain" in reply.error["message"]
+    assert b"s3cret" not in reply.body
+
+
 async def test_the_admin_port_takes_a_body_as_large_as_the_public_one(up):
     reply = await asked(up.admin_url, post(b'{"prompt":"' + b"x" * 5000 + b'"}', path=b"/explain"))
     assert (reply.status, reply.error["code"]) == (413, "body_too_large")

@@ -95,7 +95,7 @@ class _Session:
     def __init__(self) -> None:
         self.under_way = 0
         self.ended_s: float | None = None
-        self.waiting: deque[Arrival] = deque()
+        self.waiting: deque[Arrival] | None = None  # most sessions never make one wait
 
 
 class _Flight:
@@ -179,6 +179,8 @@ class _Run:
         if session is None:
             session = self._sessions[arrival.session] = _Session()
         if arrival.think_s is not None and session.under_way:
+            if session.waiting is None:
+                session.waiting = deque()
             session.waiting.append(arrival)
         elif arrival.think_s is not None and session.ended_s is not None:
             self._think(now_s, arrival, session, session.ended_s + arrival.think_s)

@@ -14,6 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from sim.emulator import Emulator
+from sim.emulator_latency import Histogram
 from tests.emulated import (
     ASKED,
     CHAT,
@@ -474,3 +475,11 @@ async def test_clients_that_leave_between_tokens_are_no_error(caplog: pytest.Log
     finally:
         await emulator.close()
     assert [record.getMessage() for record in caplog.records] == []
+
+
+def test_a_bound_of_a_histogram_belongs_to_it() -> None:
+    histogram = Histogram((1.0, 2.0))
+    for value in (1.0, 1.5, 3.0):
+        histogram.observed(value)
+    assert histogram.cumulated == [("1.0", 1), ("2.0", 2), ("+Inf", 3)]
+    assert histogram.total == 5.5

@@ -1,7 +1,8 @@
 """Usage figures read from the end of a reply, without parsing the reply.
 
 Chat and completions say `prompt_tokens_details.cached_tokens`, Responses `input_tokens_details.cached_tokens`, and
-Anthropic messages `cache_read_input_tokens` beside the *uncached* `input_tokens` (vLLM 0.32). What is not said is None.
+Anthropic messages count apart what was read from the cache (`cache_read_input_tokens`), what was newly stored there
+(`cache_creation_input_tokens`), and the rest (`input_tokens`) (vLLM 0.32). What is not said is None.
 A quote inside JSON text is escaped, so `"usage"` in the reply's own words can't be taken for the member.
 """
 
@@ -9,7 +10,8 @@ import re
 from dataclasses import dataclass
 
 _FIGURE = re.compile(
-    rb'"(prompt_tokens|completion_tokens|input_tokens|output_tokens|cached_tokens|cache_read_input_tokens)"\s*:\s*(\d+)'
+    rb'"(prompt_tokens|completion_tokens|input_tokens|output_tokens|cached_tokens'
+    rb'|cache_read_input_tokens|cache_creation_input_tokens)"\s*:\s*(\d+)'
 )
 
 _ABORTED = re.compile(rb'"finish_reason":\s*"abort"')
@@ -36,8 +38,9 @@ def usage(tail: bytes) -> Usage:
     cached = figures.get(b"cached_tokens", figures.get(b"cache_read_input_tokens"))
     prompt = figures.get(b"prompt_tokens")
     if prompt is None and b"input_tokens" in figures:
-        # Anthropic counts what was read from the cache apart; OpenAI's Responses count it in.
-        prompt = figures[b"input_tokens"] + figures.get(b"cache_read_input_tokens", 0)
+        # Anthropic's three parts make the prompt; OpenAI's Responses count all in and name no parts like these.
+        parts = (b"input_tokens", b"cache_read_input_tokens", b"cache_creation_input_tokens")
+        prompt = sum(figures.get(part, 0) for part in parts)
     return Usage(prompt, cached, figures.get(b"completion_tokens", figures.get(b"output_tokens")))
 
 

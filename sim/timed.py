@@ -34,9 +34,8 @@ class TimedReplica:
     """A replica for an event loop: call `advance` at `next_s`; `submit` and `abort` may change `next_s`.
 
     `blocks` counts as the engine does, the null block with it. As the engine, it wants a token budget of at least
-    `max_num_seqs`. Between two calls `cache` and `kv_used_fraction` may lag the decode steps in progress. With
-    `async_scheduling`, the default of servers since vLLM 0.14, a step is decided while the one before it runs, so a
-    busy engine looks at a new job one step later.
+    `max_num_seqs`. Between two calls `cache` may lag the decode steps in progress. With `async_scheduling`, on by itself
+    in servers of vLLM 0.19, a step is decided while the one before it runs: a busy engine looks at a new job a step later.
     """
 
     def __init__(
@@ -94,7 +93,15 @@ class TimedReplica:
 
     @property
     def kv_used_fraction(self) -> float:
+        """Share of the blocks that running requests pin, as of the last call."""
         return self.cache.used_blocks / self.cache.usable_blocks
+
+    def kv_used_fraction_at(self, now_s: float) -> float:
+        """The same as of `now_s`, at most `next_s`, with what the decode steps since the last call have taken."""
+        used = self.cache.used_blocks
+        if self._span is not None:
+            used += self._engine.batch.blocks_needed(self._span.begun(now_s))
+        return used / self.cache.usable_blocks
 
     def submit(self, job: Job, now_s: float) -> None:
         """The job waits for its turn; an idle replica begins at once. `JobRefused` when it can never run."""

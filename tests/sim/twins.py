@@ -25,6 +25,7 @@ class Timed(Protocol):
     def running(self) -> int: ...
     @property
     def waiting(self) -> int: ...
+    def kv_used_fraction_at(self, now_s: float) -> float: ...
     @property
     def cache(self) -> Any: ...
     def submit(self, job: Job, now_s: float) -> None: ...
@@ -58,6 +59,10 @@ class StepReplica:
     @property
     def waiting(self) -> int:
         return self.engine.waiting + len(self.arrived) + len(self.seen)
+
+    def kv_used_fraction_at(self, now_s: float) -> float:
+        del now_s
+        return self.engine.kv_used_fraction
 
     def submit(self, job: Job, now_s: float) -> None:
         if self.next_s is None or not self.asynchronous:
@@ -114,7 +119,7 @@ class Seen:
     finished: list[JobId] = field(default_factory=list)
     cached: dict[JobId, int] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
-    loads: list[tuple[int, int]] = field(default_factory=list)
+    loads: list[tuple[int, int, float]] = field(default_factory=list)
 
 
 def lived(replica: Timed, acts: Sequence[Submit | Abort], look: Callable[[Timed], None] = lambda replica: None) -> Seen:
@@ -124,11 +129,12 @@ def lived(replica: Timed, acts: Sequence[Submit | Abort], look: Callable[[Timed]
         while replica.next_s is not None and replica.next_s <= act.time_s:
             _advanced(replica, replica.next_s, seen)
             look(replica)
+        seen.loads.append((replica.running, replica.waiting, replica.kv_used_fraction_at(act.time_s)))
         if isinstance(act, Submit):
             replica.submit(act.job, act.time_s)
         else:
             replica.abort(act.job_id, act.time_s)
-        seen.loads.append((replica.running, replica.waiting))
+        seen.loads.append((replica.running, replica.waiting, replica.kv_used_fraction_at(act.time_s)))
         look(replica)
     while replica.next_s is not None:
         _advanced(replica, replica.next_s, seen)

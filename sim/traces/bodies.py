@@ -14,7 +14,20 @@ from typing import Any
 
 from sim.traces.files import items
 from sim.traces.format import Format, Reader, Reading, having, stateless
-from sim.traces.rows import Ask, BadRow, Item, LeftOut, Row, listed, members, name_of, tokens, tokens_or_none
+from sim.traces.rows import (
+    Ask,
+    BadRow,
+    Item,
+    LeftOut,
+    Row,
+    listed,
+    members,
+    members_or_none,
+    name_of,
+    objects,
+    tokens,
+    tokens_or_none,
+)
 from sim.traces.texts import CHAT, COMPLETIONS, text_of
 
 
@@ -47,8 +60,8 @@ class Batch:
 
     def __call__(self, item: Item) -> Iterable[Row]:
         body = members(item, "body")
-        reply = self._replies.get(str(item["custom_id"]), {})
-        usage = reply.get("usage") or {}
+        reply = self._replies.get(str(item.get("custom_id")), {})
+        usage = members_or_none(reply, "usage")
         yield Row(
             time_s=None,
             prompt_tokens=tokens_or_none(usage, "prompt_tokens", "input_tokens"),
@@ -112,7 +125,8 @@ def _turns(messages: Sequence[Any], session: str | None, shared: Item) -> Iterat
 
 
 def _custom(item: Item) -> Iterable[Row]:
-    yield Row(None, None, tokens_or_none(item, "output_tokens"), ask=Ask(COMPLETIONS, {"prompt": item["prompt"]}))
+    ask = Ask(COMPLETIONS, {"prompt": item.get("prompt")})
+    yield Row(None, None, tokens_or_none(item, "output_tokens"), ask=ask)
 
 
 def _payload(item: Item) -> Iterable[Row]:
@@ -120,9 +134,7 @@ def _payload(item: Item) -> Iterable[Row]:
 
 
 def _payloads(item: Item) -> Iterable[Row]:
-    for body in listed(item, "payloads"):
-        if not isinstance(body, Mapping):
-            raise BadRow("a payload is no object")
+    for body in objects(item, "payloads"):
         yield _asked(body, name_of(item, "session_id"))
 
 
@@ -130,7 +142,14 @@ def _asked(body: Item, session: str | None) -> Row:
     route = CHAT if "messages" in body else COMPLETIONS
     ask = Ask(route, body)
     return Row(
-        None, None, None, ask=ask, route=route, session=session, user=name_of(body, "user"), model=str(body["model"])
+        None,
+        None,
+        None,
+        ask=ask,
+        route=route,
+        session=session,
+        user=name_of(body, "user"),
+        model=name_of(body, "model") or "",
     )
 
 

@@ -21,6 +21,8 @@ _FEWEST_OF_HEAD = 100
 class Continuations:
     """What was inferred, by row."""
 
+    order: Ints
+    """Rows by time."""
     before: Ints
     """The row each row continues; -1 for none."""
     answered_by: Ints
@@ -30,7 +32,8 @@ class Continuations:
         """A session for every row: that of the row it continues, else one of its own."""
         codes = np.empty(len(self.before), np.int64)
         count = 0
-        for row, before in enumerate(self.before.tolist()):
+        for row in self.order.tolist():
+            before = self.before[row]
             if before < 0:
                 codes[row] = count
                 count += 1
@@ -60,7 +63,7 @@ def continuations(table: Table, order: Ints) -> Continuations:
                 answered_by[earlier] = row
         if len(numbers) == full and not heads[numbers[-1]]:
             tail_of[numbers[-1]] = row
-    return Continuations(before, answered_by)
+    return Continuations(order, before, answered_by)
 
 
 def _heads(table: Table) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":

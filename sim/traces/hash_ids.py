@@ -10,7 +10,6 @@ The one rule: an id stands for a whole prefix. Not here: what a partial last blo
 """
 
 from collections.abc import Iterable
-from typing import Any
 
 from sim.traces.format import Format, Reader, Reading, having
 from sim.traces.rows import (
@@ -21,7 +20,10 @@ from sim.traces.rows import (
     Row,
     listed,
     members,
+    members_or_none,
     name_of,
+    objects,
+    required_name,
     seconds,
     seconds_or_none,
     tokens,
@@ -98,11 +100,11 @@ class Bailian:
 
     def __init__(self, reading: Reading) -> None:
         self._unit_s = reading.unit_s("s")
-        self._roots: dict[Any, str] = {}
+        self._roots: dict[str | None, str] = {}
 
     def __call__(self, item: Item) -> Iterable[Row]:
-        chat = item["chat_id"]
-        session = self._roots.get(item.get("parent_chat_id"), str(chat))
+        chat = required_name(item, "chat_id")
+        session = self._roots.get(name_of(item, "parent_chat_id"), chat)
         self._roots[chat] = session
         yield Row(
             time_s=seconds(item, "timestamp", self._unit_s),
@@ -134,7 +136,8 @@ class Dynamo:
             self._local = item.get("hash_id_scope") == "local"
             return
         session = name_of(item, "session_id", "play_id")
-        waits = [seconds_or_none(told, "delay_ms", 1e-3) or 0.0 for told in item.get("dependencies") or ()]
+        others = objects(item, "dependencies") if item.get("dependencies") else ()
+        waits = [seconds_or_none(told, "delay_ms", 1e-3) or 0.0 for told in others]
         yield Row(
             time_s=seconds_or_none(item, "not_before_ms", 1e-3),
             prompt_tokens=tokens(item, "input_length"),
@@ -149,12 +152,12 @@ class Dynamo:
 
 def _recorder(_: Reading) -> Reader:
     def read(item: Item) -> Iterable[Row]:
-        event = item.get("event", item)
+        event = members(item, "event") if "event" in item else item
         if event.get("event_type") != "request_end":
             raise LeftOut("an event that ends no request")
         request = members(event, "request")
         replay = members(request, "replay")
-        context = event.get("agent_context") or request.get("agent_context") or {}
+        context = members_or_none(event, "agent_context") or members_or_none(request, "agent_context")
         yield Row(
             time_s=seconds(request, "request_received_ms", 1e-3),
             prompt_tokens=tokens(replay, "input_length"),

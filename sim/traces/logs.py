@@ -21,6 +21,7 @@ from sim.traces.rows import (
     Item,
     LeftOut,
     Row,
+    members_or_none,
     moment,
     name_of,
     present,
@@ -63,10 +64,10 @@ def _litellm(item: Item) -> Iterable[Row]:
     began_s = moment(item, "startTime")
     if began_s is None:
         raise BadRow("startTime is missing")
-    about = item.get("metadata") or {}
+    about = members_or_none(item, "metadata")
     response = _read(item.get("response"))
     reply = response if isinstance(response, Mapping) else {}
-    options = item.get("model_parameters") or {}
+    options = members_or_none(item, "model_parameters")
     redacted = "redacted-by-litellm" in str(item.get("messages"))[:300]
     ask = None if redacted else ask_of(item.get("messages"), answer_of(reply), options.get("tools"))
     yield Row(
@@ -81,7 +82,7 @@ def _litellm(item: Item) -> Iterable[Row]:
         model=name_of(item, "model_group", "model") or "",
         took_s=_between(began_s, moment(item, "endTime")),
         ttft_s=_between(began_s, moment(item, "completionStartTime")),
-        cached_tokens=cached_tokens_of(reply.get("usage") or {}),
+        cached_tokens=cached_tokens_of(members_or_none(reply, "usage")),
     )
 
 
@@ -135,12 +136,13 @@ def _lmcache(reading: Reading) -> Reader:
 
     def read(item: Item) -> Iterable[Row]:
         time_s = seconds(item, "timestamp", unit_s)
-        prompt, answer = item["input"], item["output"]
+        prompt, answer = item.get("input"), item.get("output")
         if not isinstance(prompt, str) or not isinstance(answer, str):
             raise BadRow("input or output is no text")
         if not prompt:
             raise LeftOut("the prompt is empty")
-        yield Row(time_s, None, None, ask=Ask(COMPLETIONS, {"prompt": prompt}, answer), session=item["session_id"])
+        ask = Ask(COMPLETIONS, {"prompt": prompt}, answer)
+        yield Row(time_s, None, None, ask=ask, session=name_of(item, "session_id"))
 
     return read
 

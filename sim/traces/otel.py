@@ -14,15 +14,15 @@ import orjson
 
 from sim.traces.format import Format, stateless
 from sim.traces.logs import ask_of
-from sim.traces.rows import BadRow, Item, LeftOut, Row, listed, moment, name_of, present, tokens_or_none
+from sim.traces.rows import BadRow, Item, LeftOut, Row, moment, name_of, objects, present, tokens_or_none
 
 _ANSWERED = ("chat", "text_completion", "generate_content")
 
 
 def _resources(item: Item) -> Iterable[Row]:
-    for resource in listed(item, "resourceSpans"):
-        for scope in listed(resource, "scopeSpans"):
-            for span in listed(scope, "spans"):
+    for resource in objects(item, "resourceSpans"):
+        for scope in objects(resource, "scopeSpans"):
+            for span in objects(scope, "spans"):
                 try:
                     yield from _span(span)
                 except LeftOut:

@@ -158,6 +158,27 @@ def members(item: Item, name: str) -> Item:
     return value
 
 
+def members_or_none(item: Item, name: str) -> Item:
+    """An object that may be missing or null, and is empty then. Raises `BadRow` for what is none."""
+    return {} if item.get(name) is None else members(item, name)
+
+
+def objects(item: Item, name: str) -> Sequence[Item]:
+    """A required list of objects. Raises `BadRow`."""
+    found = listed(item, name)
+    if not all(isinstance(one, Mapping) for one in found):
+        raise BadRow(f"{name} holds something that is no object")
+    return found
+
+
+def required_name(item: Item, name: str) -> str:
+    """A required name. Raises `BadRow`."""
+    found = name_of(item, name)
+    if found is None:
+        raise BadRow(f"{name} is missing")
+    return found
+
+
 def listed(item: Item, name: str) -> Sequence[Any]:
     """A required list. Raises `BadRow`."""
     value = item.get(name)

@@ -88,7 +88,10 @@ def _written(body: Item) -> Iterator[bytes]:
         return
     prompt = body.get("prompt", body.get("input"))
     if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
-        yield packed(prompt)
+        try:
+            yield packed(prompt)
+        except OverflowError:
+            raise BadRow("a token id is negative or of more than 32 bits") from None
     else:
         yield _bytes(text_of(prompt))
 

@@ -12,7 +12,18 @@ from collections.abc import Iterable, Iterator
 
 from sim.traces.format import Format, having, stateless
 from sim.traces.hash_ids import ids_of
-from sim.traces.rows import BadRow, Item, Row, listed, name_of, seconds, seconds_or_none, tokens, tokens_or_none
+from sim.traces.rows import (
+    BadRow,
+    Item,
+    Row,
+    listed,
+    name_of,
+    objects,
+    seconds,
+    seconds_or_none,
+    tokens,
+    tokens_or_none,
+)
 from sim.traces.runs import Runs, merged
 
 
@@ -26,7 +37,7 @@ def _read(item: Item) -> Iterable[Row]:
 
 def _agent(agent: Item, session: str, scope: str, block_tokens: int, began_s: float) -> Iterator[Row]:
     head = (tokens_or_none(agent, "tool_tokens") or 0) + (tokens_or_none(agent, "system_tokens") or 0)
-    for request in listed(agent, "requests"):
+    for request in objects(agent, "requests"):
         at_s = began_s + seconds(request, "t")
         if request.get("type") == "subagent":
             yield from _agent(request, f"{session}/{name_of(request, 'agent_id')}", scope, block_tokens, at_s)

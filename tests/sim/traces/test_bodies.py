@@ -84,7 +84,7 @@ def test_the_answer_in_a_reply(body, wanted):
         ({"custom_id": "1", "body": {"messages": "hi"}}, "messages is no list"),
         ({"custom_id": "1", "body": {"messages": ["hi"]}}, "a message is no object"),
         ({"id": 1, "messages": ["hi"]}, "a message is no object"),
-        ({"session_id": "s", "payloads": [3]}, "a payload is no object"),
+        ({"session_id": "s", "payloads": [3]}, "payloads holds something that is no object"),
         ({"prompt": ""}, "the prompt is empty"),
     ],
 )

@@ -16,9 +16,9 @@ def table_of(*prompts):
     return made.finished()
 
 
-def found(*prompts):
+def found(*prompts, order=None):
     table = table_of(*prompts)
-    return continuations(table, np.arange(len(table)))
+    return continuations(table, np.arange(len(table)) if order is None else np.array(order))
 
 
 def test_the_longest_and_latest_is_continued():
@@ -44,3 +44,9 @@ def test_a_head_that_many_share_makes_no_session():
     assert set(told.before.tolist()) == {-1}
     few = found((4, [1]), *((8, [1, number]) for number in range(2, 22)))
     assert few.before.tolist() == [-1] + [0] * 20
+
+
+def test_it_is_time_that_orders_turns():
+    told = found((12, [1, 2, 3]), (16, [1, 2, 3, 4]), (8, [1, 2]), order=[2, 0, 1])
+    assert told.before.tolist() == [2, 0, -1]
+    assert told.sessions().codes.tolist() == [0, 0, 0]

@@ -97,3 +97,39 @@ def test_what_is_assumed_is_a_note():
     told = describe(SAMPLES / "vllm_custom.jsonl").notes
     assert any("4 bytes a token" in note for note in told)
     assert any("answers of 1 requests have no length" in note for note in told)
+
+
+def places(value, depth=0):
+    """Ways to every member of a row."""
+    found = value.items() if isinstance(value, dict) else enumerate(value[:2]) if isinstance(value, list) else ()
+    for name, held in found:
+        yield (name,)
+        yield from ((name, *further) for further in places(held, depth + 1))
+
+
+def spoilt(row, way, junk):
+    copy = json.loads(json.dumps(row))
+    held = copy
+    for name in way[:-1]:
+        held = held[name]
+    held[way[-1]] = junk
+    return copy
+
+
+@pytest.mark.parametrize("sample", [path.name for path in sorted(SAMPLES.glob("*.json*")) if path.suffix != ".gz"])
+def test_whatever_a_member_is_it_is_read_or_told(tmp_path, sample):
+    """No row, however spoilt, ends in anything but requests or an error that says where and why."""
+    text = (SAMPLES / sample).read_text("utf-8")
+    rows = [json.loads(line) for line in text.splitlines()] if sample.endswith("l") else [{"data": json.loads(text)}]
+    if not isinstance(rows[0].get("data"), list):
+        rows[0] = rows[0].get("data", rows[0])
+    read, told = 0, []
+    for way in places(rows[0]):
+        for junk in (None, -1, "x", [5], {"a": [1.5]}):
+            try:
+                read += len(list(open_trace(write(tmp_path, [spoilt(rows[0], way, junk), *rows[1:]])).arrivals))
+            except TraceError as error:
+                told.append(str(error))
+    assert read
+    assert told
+    assert all("t.jsonl" in message for message in told)

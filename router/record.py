@@ -19,6 +19,7 @@ from base64 import b64encode
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from hashlib import blake2b
 from typing import BinaryIO, NamedTuple
 
@@ -37,6 +38,7 @@ _MOST_WAITING = 20_000
 _MARK_EVERY = 32
 _LOOKED_BACK_BLOCKS = 512
 _MOST_MARKS = 65_536
+_MOST_ALIASES = 4096
 
 
 class Answered(NamedTuple):
@@ -53,6 +55,7 @@ class Lines:
     def __init__(self, salt: bytes) -> None:
         self._block = blake2b(key=salt, digest_size=8, person=b"block")
         self._name = blake2b(key=salt, digest_size=6, person=b"name")
+        self._alias = lru_cache(_MOST_ALIASES)(self._made_alias)
         self._marks: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
         self._place = 0
 
@@ -85,8 +88,9 @@ class Lines:
 
     def alias(self, name: str | None) -> str | None:
         """A name that stands for `name` in this recording only."""
-        if not name:
-            return None
+        return self._alias(name) if name else None
+
+    def _made_alias(self, name: str) -> str:
         digest = self._name.copy()
         digest.update(name.encode("utf-8", "surrogatepass"))
         return b64encode(digest.digest(), b"-_").decode()

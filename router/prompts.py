@@ -188,8 +188,15 @@ class LocalReader:
         if truncation(body) is not None:
             inline = size <= self.tokenizer.inline_bytes
             return await self._inline(inline, lambda: self._of_ids(self.token_ids(route, body), chain))
-        text = await self._inline(size <= _RENDER_INLINE, lambda: self._text(route, body, chain))
-        tokens, keys = await self._tokenized(text, chain)
+        if size <= _SHORT:
+            text = self._text(route, body, chain)
+        else:
+            text = await self._inline(size <= _RENDER_INLINE, lambda: self._text(route, body, chain))
+        if text.names:
+            tokens, keys = await self._tokenized(text, chain)
+        else:
+            inline = len(text.pieces[0]) <= self.tokenizer.inline_bytes
+            tokens, keys = await self._inline(inline, lambda: self._whole(text, chain))
         if text.doubt:
             blocks = tuple(keys[: hittable_blocks(tokens, self._block_tokens)])
             return Prompt(tokens + text.tokens_after, blocks, "approximate", text.doubt)
@@ -205,6 +212,12 @@ class LocalReader:
     def _exact(self, tokens: int, keys: list[bytes]) -> Prompt:
         hittable = hittable_blocks(tokens, self._block_tokens)
         return Prompt(tokens, tuple(keys[:hittable]), "exact", "", tuple(keys[hittable:]))
+
+    def _whole(self, text: _Text, chain: Chain) -> tuple[int, list[bytes]]:
+        """A text of one piece, of which nothing is remembered."""
+        (ids,) = self.tokenizer.encode(text.pieces)
+        data = text.leading + ids + text.trailing
+        return len(data) // TOKEN_BYTES, chain.copy().grow(data, self._block_tokens)
 
     async def _tokenized(self, text: _Text, chain: Chain) -> tuple[int, list[bytes]]:
         known, start = self._cache.longest(text.names)

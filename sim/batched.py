@@ -63,14 +63,7 @@ class BatchedReplica:
         """Raise `JobRefused` for a job that can never run, or is here already."""
         if job.id in self._sequences:
             raise JobRefused(f"job {job.id} is on replica {self.name} already: give every job its own id")
-        if job.prompt_tokens < 1 or job.output_tokens < 1:
-            raise JobRefused(f"job {job.id} needs a token of prompt and one of answer at least")
-        need = -(-(job.prompt_tokens + job.output_tokens - 1) // self._block_tokens)
-        if need > self.cache.usable_blocks:
-            raise JobRefused(
-                f"job {job.id} needs {need} blocks, replica {self.name} has {self.cache.usable_blocks}: "
-                "shorten it or enlarge the cache"
-            )
+        job.check_fits(self.name, self.cache.usable_blocks, self.cache.block_tokens)
 
     def abort(self, job_id: JobId) -> bool:
         """Forget a job, its full blocks stay cached; False when it is not here (any more)."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from policies.blocks import Chain, block_keys, packed
+from sim.errors import JobRefused
 
 JobId = str | int
 """The emulator names jobs as the engine does, the simulator counts them."""
@@ -24,6 +25,17 @@ class Job:
     output_tokens: int
     keys: tuple[bytes, ...]
     reads_cache: bool = True
+
+    def check_fits(self, replica: str, usable_blocks: int, block_tokens: int) -> None:
+        """Raise `JobRefused` when a replica of this size could never run it."""
+        if self.prompt_tokens < 1 or self.output_tokens < 1:
+            raise JobRefused(f"job {self.id} needs a token of prompt and one of answer at least")
+        need = -(-(self.prompt_tokens + self.output_tokens - 1) // block_tokens)
+        if need > usable_blocks:
+            raise JobRefused(
+                f"job {self.id} needs {need} blocks, replica {replica} has {usable_blocks}: "
+                "shorten it or enlarge the cache"
+            )
 
     @classmethod
     def of(

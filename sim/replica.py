@@ -89,14 +89,7 @@ class SimReplica:
         """The job waits for its turn."""
         if job.id in self._sequences:
             raise JobRefused(f"job {job.id} is on replica {self.name} already: give every job its own id")
-        if job.prompt_tokens < 1 or job.output_tokens < 1:
-            raise JobRefused(f"job {job.id} needs a token of prompt and one of answer at least")
-        need = -(-(job.prompt_tokens + job.output_tokens - 1) // self.cache.block_tokens)
-        if need > self.cache.usable_blocks:
-            raise JobRefused(
-                f"job {job.id} needs {need} blocks, replica {self.name} has {self.cache.usable_blocks}: "
-                "shorten it or enlarge the cache"
-            )
+        job.check_fits(self.name, self.cache.usable_blocks, self.cache.block_tokens)
         sequence = self._sequences[job.id] = _Sequence(job)
         self._waiting.append(sequence)
 

@@ -5,7 +5,7 @@ The one rule: a flag that stands for a setting takes its help and its default fr
 
 import argparse
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -73,20 +73,39 @@ def parsed(words: list[str], commands: Mapping[str, Command]) -> Arguments:
     if asked is None and not words:
         parser.print_help()
         raise SystemExit(2)
-    arguments, rest = parser.parse_known_args(words)
+    prog = f"router {asked or ''}".rstrip()
+    try:
+        arguments, rest = parser.parse_known_args(words)
+    except Unusable:  # often because of what stands after a flag that is not there
+        known = _flags(commands.get(asked or ""))
+        strange = next((word for word in words if word.startswith("--") and word.partition("=")[0] not in known), None)
+        if asked is None or strange is None:
+            raise
+        raise Unusable(_unknown(strange, known, prog)) from None
     if rest:
-        raise Unusable(_unknown(rest[0], commands.get(asked or ""), f"router {asked or ''}".rstrip()))
+        raise Unusable(_unknown(rest[0], _flags(commands.get(asked or "")), prog))
     if asked is None:
         raise Unusable(f"say what to do; commands: {', '.join(commands)}")
     return arguments
 
 
-def _unknown(word: str, command: Command | None, prog: str) -> str:
+def _flags(command: Command | None) -> list[str]:
+    """Every flag of a command and of the commands below it."""
     probe = Parser(add_help=True)
     if command is not None:
         command.arguments(probe)
-    flags = [flag for action in probe._actions for flag in action.option_strings]  # argparse has no other list
-    close = get_close_matches(word.partition("=")[0], flags, n=1)
+    found: list[str] = []
+    parsers: list[argparse.ArgumentParser] = [probe]
+    while parsers:
+        for action in parsers.pop()._actions:  # argparse has no other list
+            found += action.option_strings
+            if isinstance(action, argparse._SubParsersAction):
+                parsers += action.choices.values()
+    return found
+
+
+def _unknown(word: str, known: Sequence[str], prog: str) -> str:
+    close = get_close_matches(word.partition("=")[0], known, n=1)
     hint = f"did you mean {close[0]}?" if close else f"see `{prog} --help`"
     return f"{prog} does not know {word.partition('=')[0][:60]!r}; {hint}"
 

@@ -182,7 +182,8 @@ def test_lengths_only_are_said_and_never_a_rate_of_nothing(capsys, tmp_path):
         (("--event-lag", "-1"), "less than 0"),
         (("--tokenizer", "/nowhere"), "--tokenizer"),
         (("--json", "--csv"), "not allowed with"),
-        (("--polcy=x",), "did you mean --policy"),
+        (("--polcy", "x"), "did you mean --policy"),
+        (("calibrate", "--hold-out", "x"), "did you mean --held-out"),
     ],
 )
 def test_what_cant_be_used_as_asked_ends_with_2(capsys, trace, words, said):

@@ -5,9 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.cost import PROFILES
+from sim.errors import JobRefused
 from sim.jobs import Job
 from sim.timed import TimedReplica
-from tests.sim.twins import BLOCK, Abort, StepReplica, Submit, lived, lives
+from tests.sim.twins import BLOCK, Abort, StepReplica, Submit, chained, lived, lives
 
 H100 = PROFILES["llama-3.1-8b-h100"]
 
@@ -56,3 +57,23 @@ def test_one_job_alone_takes_its_chunks_and_then_a_step_a_token() -> None:
     assert seen.first_s[7] == pytest.approx(5.0 + one_step_s(512) + one_step_s(488, 512))
     decodes = one_step_s(decodes=1, kv_tokens=1001) + one_step_s(decodes=1, kv_tokens=1002)
     assert seen.finished_s[7] == pytest.approx(seen.first_s[7] + decodes)
+
+
+def test_a_job_the_busy_engine_has_not_looked_at_can_be_aborted_and_not_sent_twice() -> None:
+    replica = TimedReplica("r", H100, blocks=400, block_tokens=16, async_scheduling=True)
+    replica.submit(Job(1, 100, 50, ()), 0.0)
+    replica.submit(Job(2, 100, 50, ()), 0.001)
+    with pytest.raises(JobRefused, match="job 2 is on replica r already"):
+        replica.submit(Job(2, 100, 50, ()), 0.002)
+    assert (replica.running, replica.waiting) == (1, 1)
+    assert replica.abort(2, 0.003)
+    assert not replica.abort(2, 0.003)
+    assert lived(replica, []).finished == [1]
+    assert (replica.counters.finished, replica.counters.aborted) == (1, 1)
+
+
+def test_it_describes_itself_in_one_line() -> None:
+    replica = TimedReplica("r", H100, blocks=9, block_tokens=4)
+    replica.submit(Job(1, 9, 3, chained("ab")), 0.0)
+    assert repr(replica) == "<TimedReplica r: 1 running, 0 waiting, 3 of 8 blocks pinned, 2 cached>"
+    assert replica.kv_used_fraction == 3 / 8

@@ -135,7 +135,7 @@ class Logging(Section):
 
 class Recording(Section):
     path: str | None = Field(
-        default=None, description="file that a trace without text is appended to, for `router sim --trace`"
+        default=None, description="file to which a trace without text is appended, for the simulator to read"
     )
     max_bytes: Count = Field(default=1024**3, description="size at which recording ends; nothing is rotated")
 

@@ -35,7 +35,7 @@ class TimedReplica:
 
     `blocks` counts as the engine does, the null block with it. As the engine, it wants a token budget of at least
     `max_num_seqs`. Between two calls `cache` may lag the decode steps in progress. With `async_scheduling`, on in vLLM
-    0.19 unless turned off, a step is decided while the one before it runs: a busy engine looks at a new job a step later.
+    0.19 unless turned off, a step is decided while the one before it runs: a busy engine sees a new job a step later.
     """
 
     def __init__(

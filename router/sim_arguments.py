@@ -139,9 +139,9 @@ def _more_commands(parser: argparse.ArgumentParser) -> None:
         ("sweep", "over rates, replicas, cache sizes and policies; finds each curve's knee"),
         ("calibrate", "fit a profile's engine overhead to a log of real requests"),
     ):
-        if find_spec(f"sim.{name}") is None:
+        module = import_module(f"sim.{name}") if find_spec(f"sim.{name}") else None
+        if not hasattr(module, "add_arguments"):
             continue
-        module = import_module(f"sim.{name}")
         sub = added.add_parser(
             name, help=summary, description=summary[:1].upper() + summary[1:] + ".", allow_abbrev=False
         )

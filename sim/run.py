@@ -124,6 +124,7 @@ class _Run:
         self._belief = setup.belief
         self._engines = setup.engines(workload.block_tokens)
         self._book = Book(setup.belief, self._engines, workload.block_tokens, setup.seed)
+        self._front_s = setup.profile.front_s
         self._place = {engine.name: place for place, engine in enumerate(self._engines)}
         self._due: list[float | None] = [None] * len(self._engines)
         self._heap: list[tuple[float, int, Callable[[float, Any], None], Any]] = []
@@ -207,7 +208,15 @@ class _Run:
     # -- one request -------------------------------------------------------------------------------------------------
 
     def _dispatch(self, now_s: float, arrival: Arrival, session: _Session | None) -> None:
-        keys = arrival.keys
+        keys, cache = arrival.keys, self._engines[0].cache
+        job = Job(arrival.number, arrival.prompt_tokens, arrival.output_tokens, keys, arrival.reads_cache)
+        try:
+            job.check_fits("of this fleet", cache.usable_blocks, self._block_tokens)
+        except JobRefused:
+            self._refused += 1
+            if session is not None:
+                self._turn_over(now_s, session)
+            return
         hittable = (arrival.prompt_tokens - 1) // self._block_tokens if arrival.reads_cache else 0
         request = Request(
             str(arrival.number),
@@ -224,20 +233,19 @@ class _Run:
         replicas = self._book.view(request, now_s)
         chosen = self._chosen(request, replicas)
         place = self._place[chosen.name]
-        engine = self._engines[place]
-        queue = engine.waiting
-        job = Job(arrival.number, arrival.prompt_tokens, arrival.output_tokens, keys, arrival.reads_cache)
-        try:
-            engine.submit(job, now_s)
-        except JobRefused:
-            self._refused += 1
-            if session is not None:
-                self._turn_over(now_s, session)
-            return
         told = self._book.sent(request, chosen)
-        row = len(self._rows.number)
-        self._enter(now_s, arrival, place, queue, chosen.matched_blocks, max([r.matched_blocks for r in replicas]))
-        self._flights[arrival.number] = _Flight(row, told, keys, hittable, session)
+        self._flights[arrival.number] = _Flight(len(self._rows.number), told, keys, hittable, session)
+        best = max([replica.matched_blocks for replica in replicas])
+        self._enter(now_s, arrival, place, chosen.matched_blocks, best)
+        if self._front_s:
+            self._plan(now_s + self._front_s, self._reached, (place, job))
+        else:
+            self._reached(now_s, (place, job))
+
+    def _reached(self, now_s: float, work: tuple[int, Job]) -> None:
+        """The request is through the replica's front end."""
+        place, job = work
+        self._engines[place].submit(job, now_s)
         self._follow(place, now_s)
 
     def _chosen(self, request: Request, replicas: tuple[Replica, ...]) -> Replica:
@@ -249,9 +257,7 @@ class _Run:
             raise SimError(f"the policy chose {name!r} for request {request.id}, which is no replica it was offered")
         return replicas[place]
 
-    def _enter(
-        self, now_s: float, arrival: Arrival, place: int, queue: int, predicted_blocks: int, available_blocks: int
-    ) -> None:
+    def _enter(self, now_s: float, arrival: Arrival, place: int, predicted_blocks: int, available_blocks: int) -> None:
         rows = self._rows
         rows.number.append(arrival.number)
         rows.replica.append(place)
@@ -261,7 +267,7 @@ class _Run:
         rows.cached.append(0)
         rows.predicted.append(predicted_blocks * self._block_tokens)
         rows.available.append(available_blocks * self._block_tokens)
-        rows.queue.append(queue)
+        rows.queue.append(self._engines[place].waiting)
         rows.sent_s.append(now_s)
         rows.first_s.append(_NEVER)
         rows.end_s.append(_NEVER)

@@ -21,7 +21,9 @@ from sim.traces import open_trace
 
 BLOCK = 16
 STEADY = replace(
-    PROFILES["llama-3.1-8b-h100"], t0_s=0.0, tw_s=0.01, cg_s=0.0, ca_s=0.0, cd_s=0.0, ck_s=0.0, d0_s=0.0, d1_s=0.0
+    PROFILES["llama-3.1-8b-h100"],
+    **{f"{name}_s": 0.0 for name in ("t0", "cg", "ca", "cd", "ck", "d0", "d1", "front")},
+    tw_s=0.01,
 )
 """A replica whose every step takes 10 ms."""
 
@@ -86,6 +88,13 @@ def test_one_request_alone_takes_a_step_for_its_prompt_and_one_for_every_further
     assert outcome.sent_s.tolist() == [5.0]
     assert outcome.first_s.tolist() == [pytest.approx(5.01)]
     assert outcome.end_s.tolist() == [pytest.approx(5.04)]
+
+
+def test_the_front_end_takes_its_time_once_and_keeps_no_step_waiting():
+    slow = replace(one(), profile=replace(STEADY, front_s=0.5))
+    outcome = simulate(workload(arrival(0, 5.0, output=4), arrival(1, 5.3, output=1)), First(), slow)
+    assert outcome.first_s.tolist() == [pytest.approx(5.51), pytest.approx(5.81)]
+    assert outcome.end_s.tolist() == [pytest.approx(5.54), pytest.approx(5.81)]
 
 
 @given(st.lists(st.floats(0, 0.05), min_size=1, max_size=30))

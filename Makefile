@@ -24,6 +24,7 @@ bench: .venv/.test
 	@$(BIN)/python bench/decision.py
 	@$(BIN)/python bench/placement.py
 	@$(BIN)/python bench/index_memory.py
+	@$(BIN)/python bench/kv_ingest.py
 	@$(BIN)/python bench/compare_policies.py
 
 dist: .venv/.test

@@ -95,8 +95,19 @@ class EngineBlocks:
         width = event.block_tokens * TOKEN_BYTES
         for start in range(0, readable, PIECE_BLOCKS):
             end = min(readable, start + PIECE_BLOCKS)
-            yield from self._take(Piece(event.hashes[start:end], parent, root, tokens[start * width : end * width]))
+            coming, gone = (
+                [Piece(event.hashes[start:end], parent, root, tokens[start * width : end * width])],
+                list[int](),
+            )
+            while coming:
+                coming += self._take(coming.pop(), gone)
+                if coming:
+                    yield
+            if gone:
+                self.removed(Removed(gone, "GPU", None))
             parent = event.hashes[end - 1]
+            if end < readable:
+                yield
         if readable < total:
             self._keyless(event.hashes[readable:])
         while max(len(self._runs), self._runs.copies, len(self._without_key)) > self.limit_blocks:
@@ -160,28 +171,24 @@ class EngineBlocks:
 
     # -- storing ---------------------------------------------------------------------------------------------------
 
-    def _take(self, piece: Piece) -> Iterator[None]:
-        """Store a piece, and whatever waited for its blocks."""
-        coming, gone = [piece], list[int]()
-        while coming:
-            piece = coming.pop()
-            if piece.parent is None or piece.parent in self._runs:
-                placed = self._runs.place(piece)
-                self.counts["stored"] += placed.blocks
-                if placed.blocks < len(piece.hashes):
-                    self.counts["contradicting"] += len(piece.hashes) - placed.blocks
-                if placed.keys:
-                    self._tell_stored(placed.keys, placed.before)
-                if self._aside:
-                    coming += self._aside.continuing(piece.hashes[: placed.blocks], gone)
-            elif piece.parent in self._without_key:
-                self._keyless(piece.hashes)
-            else:
-                self.counts["orphan"] += len(piece.hashes)
-                self._aside.add(piece)
-            yield
-        if gone:
-            self.removed(Removed(gone, "GPU", None))
+    def _take(self, piece: Piece, gone: list[int]) -> list[Piece]:
+        """Store a piece; return what waited for its blocks, and add to `gone` what of that was removed meanwhile."""
+        parent, counts = piece.parent, self.counts
+        total = len(piece.hashes)
+        if parent is None or parent in self._runs:
+            placed = self._runs.place(piece)
+            counts["stored"] += placed.blocks
+            if placed.blocks < total:
+                counts["contradicting"] += total - placed.blocks
+            if placed.keys:
+                self._tell_stored(placed.keys, placed.before)
+            return self._aside.continuing(piece.hashes[: placed.blocks], gone) if self._aside else []
+        if parent in self._without_key:
+            self._keyless(piece.hashes)
+        else:
+            counts["orphan"] += total
+            self._aside.add(piece)
+        return []
 
     def _keyless(self, hashes: Sequence[int]) -> None:
         self._without_key.update(hashes)

@@ -119,7 +119,7 @@ class Feed:
                     frames = live.recv_multipart(zmq.NOBLOCK)
                 except zmq.Again:
                     break
-                await self._arrived(frames)
+                await self.arrived(frames)
                 await self._breath()
 
     def _watch(self, monitor: "zmq.Socket[bytes]") -> None:
@@ -148,7 +148,8 @@ class Feed:
 
     # -- batches ---------------------------------------------------------------------------------------------------
 
-    async def _arrived(self, frames: list[bytes]) -> None:
+    async def arrived(self, frames: list[bytes]) -> None:
+        """One message of the subscription."""
         publisher = self.publisher
         if len(frames) != 3 or len(frames[1]) != 8 or frames[1][0] > 127:
             publisher.faults["foreign"] += 1

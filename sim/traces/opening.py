@@ -196,7 +196,7 @@ def workload_of(
     size = block_tokens or table.block_tokens
     if table.has_prefixes:
         sizes(table.block_tokens, size)
-    sessions, continued, notes = _sessions(table)
+    sessions, continued, notes = _sessions(table, answers=cache_outputs)
     named = sessions is table.session
     when = timed(table, sessions, pace, from_zero=trace.format.sessions_begin_at_zero, named=named)
     arrivals = TraceArrivals(table, when, sessions, continued if cache_outputs else None, size)
@@ -210,8 +210,8 @@ def workload_of(
     )
 
 
-def _sessions(table: Table) -> tuple[Names, Continuations | None, tuple[str, ...]]:
-    """Sessions as told, else as inferred, and which prompts continue which."""
+def _sessions(table: Table, *, answers: bool) -> tuple[Names, Continuations | None, tuple[str, ...]]:
+    """Sessions as told, else as inferred; which prompts continue which, where sessions or `answers` need it."""
     named = bool((table.session.codes >= 0).any())
     if not table.has_prefixes:
         return table.session, None, (LENGTHS_ONLY,)
@@ -220,6 +220,8 @@ def _sessions(table: Table) -> tuple[Names, Continuations | None, tuple[str, ...
         notes += ("one block id stood for several prefixes: blocks are numbered by prefix",)
     if unknown := int((table.blocks < 0).sum()):
         notes += (f"{unknown} requests tell lengths only: nothing is known of their prefixes",)
+    if named and not answers:
+        return table.session, None, notes
     continued = continuations(table, np.argsort(table.time_s, kind="stable"))
     if named:
         return table.session, continued, notes
@@ -233,7 +235,7 @@ def describe(path: str | Path, **options: Any) -> TraceSummary:
 
 def summary_of(trace: Trace) -> TraceSummary:
     table = trace.table
-    sessions, _, notes = _sessions(table)
+    sessions, _, notes = _sessions(table, answers=False)
     known = table.time_s[~np.isnan(table.time_s)]
     spent = float(known.max() - known.min()) if len(known) and not trace.format.sessions_begin_at_zero else None
     hits = replayed(table.prompts(), table.block_tokens, [InfiniteCache()]) if table.has_prefixes else None

@@ -4,8 +4,6 @@ The one rule: a default here is the simulator's own; what a preset may decide ha
 """
 
 import argparse
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -134,19 +132,23 @@ def _result_arguments(parser: Any) -> None:
 
 
 def _more_commands(parser: argparse.ArgumentParser) -> None:
+    from sim import calibrate, sweep_report
+
     added = parser.add_subparsers(metavar="[sweep | calibrate]", required=False, parser_class=type(parser))
-    for name, summary in (
-        ("sweep", "over rates, replicas, cache sizes and policies; finds each curve's knee"),
-        ("calibrate", "fit a profile's engine overhead to a log of real requests"),
-    ):
-        module = import_module(f"sim.{name}") if find_spec(f"sim.{name}") else None
-        if not hasattr(module, "add_arguments"):
-            continue
-        sub = added.add_parser(
-            name, help=summary, description=summary[:1].upper() + summary[1:] + ".", allow_abbrev=False
-        )
-        module.add_arguments(sub)
-        sub.set_defaults(sim_main=module.main)
+    sub = _command(added, "sweep", "over rates, replicas, cache sizes and policies; finds each curve's knee")
+    sweep_report.add_arguments(sub)
+    sub.set_defaults(sim_main=sweep_report.main)
+    sub = _command(added, "calibrate", "fit a profile's engine overhead to a log of real requests")
+    calibrate.add_arguments(sub)
+    sub.set_defaults(sim_main=calibrate.main)
+
+
+def _command(added: Any, name: str, summary: str) -> argparse.ArgumentParser:
+    description = summary[:1].upper() + summary[1:] + "."
+    parser: argparse.ArgumentParser = added.add_parser(
+        name, help=summary, description=description, epilog=_EPILOG, allow_abbrev=False
+    )
+    return parser
 
 
 def _not_negative(text: str) -> float:

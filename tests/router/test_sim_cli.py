@@ -258,3 +258,25 @@ def test_a_preset_brings_its_fleet_and_options_change_both(capsys):
 def test_a_preset_that_cant_be_had_ends_with_2(capsys, words, said):
     _, err = told(capsys, *words, code=2)
     assert said in err
+
+
+def test_a_sweep_stands_beside_it(capsys):
+    words = ("--preset", "api", "--requests", "30", "--rate", "20,40", "--policy", "round-robin", "--no-search")
+    assert json.loads(told(capsys, "sweep", *words, "--workers", "1", "--json").out)
+
+
+@pytest.mark.parametrize("command", ["sweep", "calibrate"])
+def test_commands_below_have_help_and_tell_their_exit_codes(capsys, command):
+    out, _ = told(capsys, command, "--help")
+    assert f"usage: router sim {command}" in out
+    assert "exit codes" in out
+
+
+def test_a_sweep_of_no_preset_ends_with_2(capsys):
+    _, err = told(capsys, "sweep", "--preset", "chatt", code=2)
+    assert "did you mean 'chat'" in err
+
+
+def test_a_log_that_is_not_there_ends_with_1(capsys, tmp_path):
+    _, err = told(capsys, "calibrate", str(tmp_path / "none.jsonl"), code=1)
+    assert "none.jsonl" in err

@@ -195,6 +195,7 @@ class TraceArrivals:
     timed: Timed
     sessions: Names
     continued: Continuations | None
+    """None keeps answers out of caches."""
     block_tokens: int
 
     def __len__(self) -> int:
@@ -256,8 +257,8 @@ class TraceArrivals:
         table = self.table
         numbers = table.numbers(row)
         full = prompt_tokens // table.block_tokens
-        if table.blocks[row] > full:
-            return numbers
+        if table.blocks[row] > full:  # the trace holds the answer's text
+            return numbers if self.continued is not None else numbers[:full]
         if self._ends_partial(row):
             return numbers
         numbers = numbers[: int(table.blocks[row])]

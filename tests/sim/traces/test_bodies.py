@@ -31,6 +31,13 @@ def test_every_answer_of_a_conversation_is_a_request():
     assert told[1].keys[: len(shared)] == shared
 
 
+def test_an_answers_text_is_cached_only_where_answers_are():
+    for outputs in (True, False):
+        first, second = open_trace(SAMPLES / "conversations.jsonl", block_tokens=1, cache_outputs=outputs).arrivals
+        common = sum(mine == theirs for mine, theirs in zip(first.keys, second.keys, strict=False))
+        assert common == first.prompt_tokens + (first.output_tokens - 1 if outputs else 0)  # a partial last token
+
+
 def test_a_tokenizer_counts_prompts_and_answers():
     seen = []
 

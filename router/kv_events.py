@@ -7,6 +7,7 @@ events ever touches a request. Not here: one publisher (`kv_feed`), and what its
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ _log = logging.getLogger("router.kv_events")
 
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 5.0, 240.0
 _TICK_S = 1.0
+_QUIET_S = 60.0
 
 Ask = Callable[[str, str], Awaitable[tuple[int, bytes]]]
 """Status and body of a GET: the replica's URL and a path. Raises `ProbeError`."""
@@ -62,6 +64,7 @@ class _Followed:
     looked: bool = False
     reason: str = "its publishers are not known yet"
     said: Standing | None = None
+    said_s: float = 0.0
     batches: int = 0
     blocks: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
@@ -277,13 +280,16 @@ class KvEvents:
         self._say(followed)
 
     def _say(self, followed: _Followed) -> None:
-        """One line when the standing changes."""
-        now = followed.standing()
-        if now != followed.said:
-            followed.said = now
-            level = logging.WARNING if now.degraded else logging.INFO
-            told = f"{now.reason}; degraded: {now.degraded}" if now.degraded else now.reason
-            _log.log(level, "%s: cache known %s: %s", followed, now.word, told)
+        """One line when the standing changes; of gaps that come and go, one in a while."""
+        now, said = followed.standing(), followed.said
+        now_s = time.monotonic()
+        same = said is not None and (said.word, said.reason) == (now.word, now.reason)
+        if now == said or (same and now_s - followed.said_s < _QUIET_S):
+            return
+        followed.said, followed.said_s = now, now_s
+        level = logging.WARNING if now.degraded else logging.INFO
+        told = f"{now.reason}; degraded: {now.degraded}" if now.degraded else now.reason
+        _log.log(level, "%s: cache known %s: %s", followed, now.word, told)
 
 
 def _silence(feed: Feed) -> str:

@@ -134,7 +134,7 @@ class Feed:
                 self._unsure = True
             elif told in (zmq.Event.HANDSHAKE_FAILED_PROTOCOL, zmq.Event.HANDSHAKE_FAILED_NO_DETAIL):
                 self._linked(REFUSED)
-                self._complain("what answers there is not a ZMQ publisher")
+                self._complain("service", "what answers there is not a ZMQ publisher")
             elif told == zmq.Event.DISCONNECTED and self.link == CONNECTED:
                 self._linked(CONNECTING)
                 self._given_up = True
@@ -153,7 +153,7 @@ class Feed:
         publisher = self.publisher
         if len(frames) != 3 or len(frames[1]) != 8 or frames[1][0] > 127:
             publisher.faults["foreign"] += 1
-            self._complain("it sends messages that are no KV events")
+            self._complain("foreign", "it sends messages that are no KV events")
             return
         number, payload = int.from_bytes(frames[1], "big"), frames[2]
         turn = publisher.turn(number, payload)
@@ -174,9 +174,7 @@ class Feed:
         before = self.publisher.degraded
         await self._paced(self.publisher.take(number, payload))
         if self.publisher.degraded and not before:
-            self._complain(
-                f"{self.publisher.degraded}; what it holds is known in part until it is emptied or restarted"
-            )
+            self._complain("missing", f"{self.publisher.degraded}; known in part until it is emptied or restarted")
         if self.publisher.broken:
             raise FeedError(self.publisher.broken)
 
@@ -255,13 +253,13 @@ class Feed:
 
     def _replay_failed(self, error: ReplayError) -> None:
         self.publisher.faults["replay_failed"] += 1
-        self._complain(f"the replay endpoint {self.source.replay} {error}")
+        self._complain("replay", f"the replay endpoint {self.source.replay} {error}")
 
     # -- the log ---------------------------------------------------------------------------------------------------
 
-    def _complain(self, about: str) -> None:
-        """Say it once, and again only after a while."""
-        kind, now_s = about[:24], time.monotonic()
+    def _complain(self, kind: str, about: str) -> None:
+        """Say it once, and what is of the same kind again only after a while."""
+        now_s = time.monotonic()
         if now_s - self._complaints.get(kind, -_QUIET_S) >= _QUIET_S:
             self._complaints[kind] = now_s
             _log.warning("%s: %s", self, about)

@@ -40,7 +40,7 @@ class Sequence:
         """The number taken last; None before any."""
         self._first = 0
         self._numbers = array("q", [-1]) * _REMEMBERED
-        self._marks = array("L", [0]) * _REMEMBERED
+        self._marks = array("I", [0]) * _REMEMBERED
 
     def turn(self, number: int, payload: bytes) -> Turn:
         """What this batch is; changes nothing."""

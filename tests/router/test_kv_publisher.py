@@ -1,0 +1,100 @@
+"""Orders of batches that confused other routers, without sockets."""
+
+import gzip
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from policies.blocks import Chain, block_keys, packed
+from policies.fleet import Fleet
+from policies.types import Request
+from router.kv_publisher import Publisher
+from router.kv_sequence import Turn
+
+CASES = json.loads(gzip.decompress((Path(__file__).parents[1] / "recordings" / "kv_event_cases.json.gz").read_bytes()))
+SEQUENCES = {case["name"]: case for case in CASES["restart_and_clear"]["sequences"]}
+SIZE = CASES["restart_and_clear"]["block_size"]
+
+
+def root(adapter, salt):
+    return Chain.root("m", adapter, salt)
+
+
+class Told:
+    """Publishers of several replicas, fed as a subscription without a replay endpoint feeds them."""
+
+    def __init__(self):
+        self.fleet = Fleet(SIZE)
+        self.publishers = {}
+        self.asked_from = None
+        for name in ("r1", "r2"):
+            self.fleet.joined(name)
+            self.publishers[name] = Publisher(self.fleet, name, root=root, alone=True)
+
+    def play(self, case):
+        for at, event in enumerate(case["events"]):
+            publisher = self.publishers[event["replica"]]
+            kind = {"type": "AllBlocksCleared"} if event.get("cleared") else self._stored(event["stored"])
+            payload = msgspec.msgpack.encode([at if event["seq"] != 7 else 7.0, [kind], 0])
+            turn = publisher.turn(event["seq"], payload)
+            if turn is Turn.SEEN:
+                publisher.faults["duplicate"] += 1
+                continue
+            if turn is Turn.RESTARTED:
+                list(publisher.restarted())
+            if turn is Turn.AHEAD:
+                self.asked_from = publisher.sequence.next
+            list(publisher.take(event["seq"], payload))
+
+    @staticmethod
+    def _stored(told):
+        tokens = told["tokens"]
+        first = tokens[0]
+        hashes = [first + at for at in range(0, len(tokens), SIZE)]
+        parent = 5 if told["parent"] else None  # the second block of the prompt 1, 2, 3, …
+        return {
+            "type": "BlockStored",
+            "block_hashes": hashes,
+            "parent_block_hash": parent,
+            "token_ids": tokens,
+            "block_size": SIZE,
+        }
+
+    def matched(self, tokens):
+        keys = block_keys(root("", ""), packed(tokens), SIZE)
+        request = Request("q", "/", "", "", None, None, len(tokens), None, keys, SIZE)
+        return {replica.name: replica.matched_blocks for replica in self.fleet.view(request, 0.0)}
+
+
+@pytest.mark.parametrize("name", ["in-place restart (sequence goes back to 0)", "AllBlocksCleared"])
+def test_what_is_gone_is_forgotten(name):
+    case, told = SEQUENCES[name], Told()
+    told.play(case)
+    found = told.matched(case["lookup"])
+    assert {replica: found[replica] for replica in case["expect"]} == case["expect"]
+
+
+def test_a_forward_gap():
+    case, told = SEQUENCES["forward gap"], Told()
+    told.play(case)
+    publisher = told.publishers["r1"]
+    assert told.asked_from == case["expect"]["replay_requested_from"]
+    assert publisher.faults["missed"] == 4
+    assert publisher.degraded
+    assert told.matched([1, 2, 3, 4])["r1"] == told.matched([60, 61, 62, 63])["r1"] == 1
+
+
+def test_a_duplicate():
+    case, told = SEQUENCES["duplicate / late sequence"], Told()
+    told.play(case)
+    assert told.fleet.held_blocks("r1") == case["expect"]["r1_blocks"]
+    assert told.publishers["r1"].faults["restart"] == 0
+
+
+def test_a_late_start():
+    case, told = SEQUENCES["first message ever has seq 812 (router started late)"], Told()
+    told.play(case)
+    assert told.asked_from == case["expect"]["replay_requested_from"]
+    assert told.publishers["r1"].degraded == "812 batches before number 812 could not be had"

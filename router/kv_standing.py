@@ -35,14 +35,14 @@ def recomputed(event: Stored, seeds: Sequence[str] = (FIXED_SEED, "0")) -> Stand
     if event.parent is not None or event.adapter != "" or not plain or not event.hashes:
         return None
     wanted = event.hashes[:_LOOKED_AT_BLOCKS]
-    try:
-        for algorithm in ALGORITHMS:
-            for seed in seeds:
-                extra = [None] * len(wanted)
-                made = block_hashes(algorithm, root_hash(algorithm, seed), event.tokens, event.block_tokens, extra)
-                if [short(full) for full in made] == wanted:
-                    known = "vLLM's own seed" if seed == FIXED_SEED else f"PYTHONHASHSEED={seed}"
-                    return Standing(EXACT, f"block hashes are {algorithm} with {known}")
-    except (TypeError, ValueError, OverflowError):
+    tokens = event.tokens[: len(wanted) * event.block_tokens]
+    if set(map(type, tokens)) != {int}:
         return None
+    for algorithm in ALGORITHMS:
+        for seed in seeds:
+            root, extra = root_hash(algorithm, seed), [None] * len(wanted)
+            made = block_hashes(algorithm, root, tokens, event.block_tokens, extra)
+            if [short(full) for full in made] == wanted:
+                known = "vLLM's own seed" if seed == FIXED_SEED else f"PYTHONHASHSEED={seed}"
+                return Standing(EXACT, f"block hashes are {algorithm} with {known}")
     return Standing(ALIAS, "block hashes have an unknown seed (random, or a PYTHONHASHSEED); mapped by their tokens")

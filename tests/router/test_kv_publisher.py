@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from policies.blocks import Chain, block_keys, packed
 from policies.fleet import Fleet
@@ -98,3 +100,34 @@ def test_a_late_start():
     told.play(case)
     assert told.asked_from == case["expect"]["replay_requested_from"]
     assert told.publishers["r1"].degraded == "812 batches before number 812 could not be had"
+
+
+hashes = st.integers(0, 5) | st.integers(-(2**63), 2**64 - 1) | st.binary(max_size=32)
+odd = st.none() | st.booleans() | st.floats() | st.text(max_size=3) | st.datetimes() | st.just([])
+events = st.fixed_dictionaries(
+    {"type": st.sampled_from(["BlockStored", "BlockRemoved", "AllBlocksCleared", "New"])},
+    optional={
+        "block_hashes": st.lists(hashes | odd, max_size=3) | odd,
+        "parent_block_hash": hashes | odd,
+        "token_ids": st.lists(st.integers(0, 9), min_size=4, max_size=12) | st.lists(odd, max_size=4),
+        "block_size": st.sampled_from([1, 2, 3, 4, 8]) | odd,
+        "extra_keys": st.lists(st.none() | st.lists(st.text(max_size=3) | odd, max_size=2) | odd, max_size=3) | odd,
+        "medium": st.sampled_from(["GPU", "CPU"]) | odd,
+        "lora_id": odd,
+        "lora_name": st.text(max_size=3) | odd,
+        "group_idx": st.integers(0, 2) | odd,
+        "kv_cache_spec_kind": st.sampled_from(["full_attention", "mamba"]) | odd,
+    },
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, 8), st.lists(events | odd, max_size=4), st.binary(max_size=3)), max_size=12))
+def test_whatever_is_published_nothing_raises_and_fleet_and_engine_agree(batches):
+    told = Told()
+    publisher = told.publishers["r1"]
+    for number, happened, cut in batches:
+        payload = msgspec.msgpack.encode([1.0, happened, 0]) + cut
+        if publisher.turn(number, payload) in (Turn.NEXT, Turn.AHEAD):
+            list(publisher.take(number, payload))
+    list(publisher.blocks.forgotten())
+    assert told.fleet.held_blocks("r1") == 0

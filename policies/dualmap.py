@@ -9,12 +9,13 @@
 
 Yuan et al., "DualMap" (ICLR 2026, arXiv 2602.06502) with the settings of the authors' README (ASISys/DualMap): blocks
 of 128 tokens; TTFT within 5 s at 0.16 ms a token = 31,250 tokens. The window of 200 is AIBrix's (`dualmap.go`, commit
-9c8981e). Differences: requests that wait are not moved within their pair, for the engine holds the queue; a step is
-counted once its predecessor is hot, in place of a tree that splits; at most 64 steps; no blocks: least backlog of all.
+9c8981e). Differences: requests that wait are not moved within their pair, for the engine holds the queue; every step of
+a prompt is counted, up to 512, in place of a tree that splits and merges; no blocks: least backlog of all.
 """
 
 import random
-from collections import deque
+from bisect import bisect_left
+from collections import Counter, deque
 from collections.abc import Sequence
 
 from policies.costs import backlog_tokens, cheapest
@@ -22,7 +23,7 @@ from policies.ring import Ring
 from policies.types import Choice, Replica, Request
 
 _POINTS = 100
-_MOST_STEPS = 64
+_MOST_STEPS = 512
 
 
 class DualMap:
@@ -79,7 +80,7 @@ class Popularity:
 
     def __init__(self, window_requests: int) -> None:
         self._window_requests = window_requests
-        self._counts: dict[bytes, int] = {}
+        self._counts: Counter[bytes] = Counter()
         self._requests: deque[Sequence[bytes]] = deque()
 
     def __len__(self) -> int:
@@ -87,20 +88,19 @@ class Popularity:
 
     def not_hot(self, prefixes: Sequence[bytes], hot_share: float) -> bytes:
         """Count a request with these ever longer prefixes; return the shortest that is not hot, or the longest."""
-        most = hot_share * self._window_requests
-        counted = []
-        for prefix in prefixes:
-            count = self._counts[prefix] = self._counts.get(prefix, 0) + 1
-            counted.append(prefix)
-            if count <= most:
-                break
-        self._requests.append(counted)
+        counts = self._counts
+        counts.update(prefixes)
+        self._requests.append(prefixes)
         if len(self._requests) > self._window_requests:
             self._forget(self._requests.popleft())
-        return counted[-1]
+        most = hot_share * len(self._requests)
+        # a longer prefix is never more frequent than a shorter one
+        depth = bisect_left(prefixes, True, key=lambda prefix: counts[prefix] <= most)
+        return prefixes[min(depth, len(prefixes) - 1)]
 
     def _forget(self, prefixes: Sequence[bytes]) -> None:
         for prefix in prefixes:
-            self._counts[prefix] -= 1
-            if not self._counts[prefix]:
+            if self._counts[prefix] == 1:
                 del self._counts[prefix]
+            else:
+                self._counts[prefix] -= 1

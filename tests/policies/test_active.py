@@ -57,7 +57,7 @@ def test_it_equals_the_union_of_spans(acts: list[tuple[int, int, int, int]]) -> 
     """Against a twin that keeps every prompt and unites sets."""
     active, sent = ActiveBlocks(), list[Footprint]()
     for head, number, own, in_flight in acts:
-        footprint = Footprint.of(branch(prompt(SPAN_BLOCKS * head), own, 10 + number))
+        footprint = Footprint.of(branch(prompt(SPAN_BLOCKS * head), own, 10 + 10 * head + number))
         active.keep(in_flight)
         sent = sent[max(0, len(sent) - in_flight) :]
         after = [*sent, footprint]

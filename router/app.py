@@ -17,7 +17,9 @@ from aiohttp import web
 
 from policies.fleet import Fleet
 from policies.plugins import load
+from router.accounts import Accounts
 from router.config import Config, ReplicaAddress
+from router.forwarding import Forwarding
 from router.gateway import Gateway
 from router.health import Watcher
 from router.http.messages import Limits
@@ -30,6 +32,7 @@ from router.loading import Readers, tokenized_where
 from router.metrics import Metrics
 from router.models import Models, cards
 from router.openai import ROUTES
+from router.placing import Placing
 from router.probes import session
 from router.record import Recorder
 
@@ -129,20 +132,20 @@ async def running(config: Config) -> AsyncIterator[Running]:
         stack.callback(readers.close)
         models = Models(readers.of)
         metrics = Metrics(fleet=fleet, watcher=watcher, events=events, routes=ROUTES)
+        level = logging.INFO if config.log.requests else logging.DEBUG
         recorder = recording(config, clock, stack)
         gateway = Gateway(
             fleet=fleet,
-            policy=policy,
+            placing=Placing(fleet, policy, metrics, clock),
             upstreams=upstreams,
             watcher=watcher,
             models=models,
             metrics=metrics,
+            accounts=Accounts(metrics, watcher, clock, request_level=level, recorder=recorder),
+            forwarding=Forwarding(key),
             user=Identity(config.identity.user),
             session=Identity(config.identity.session),
-            replica_key=key,
             clock=clock,
-            request_level=logging.INFO if config.log.requests else logging.DEBUG,
-            recorder=recorder,
         )
         for replica in config.replicas:
             fleet.joined(replica.name, weight=replica.weight, capacity_blocks=replica.capacity_blocks)

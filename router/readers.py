@@ -66,8 +66,8 @@ def reader_for(
 ) -> Picked:
     """Pick a reader; slow (it loads files), so not for the event loop.
 
-    `where` is `auto`, `local`, `replica`, `text` or `none`. Raises `TokenizerError` or `TemplateError` when the operator named
-    a tokenizer that can't be used; what the router looks for on its own is passed over with the reason.
+    `where` is `auto`, `local`, `replica`, `text` or `none`. Raises `TokenizerError` or `TemplateError` when the
+    operator named a tokenizer that can't be used; what the router finds on its own is passed over with the reason.
     """
     if where == "none":
         return Picked(Unread(), "tokenizer.where is none")

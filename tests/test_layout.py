@@ -20,6 +20,9 @@ TESTED_ELSEWHERE = {
     "sim/emulator_*.py": "test_emulator.py",  # parts of one server, tested as its clients see it
     "router/prompt_*.py": "test_prompts.py",  # parts of one reader, tested as the gateway calls it
     "router/kv_*.py": "test_kv_events.py",  # parts of one listener, tested over real sockets
+    "router/accounts.py": "test_gateway.py",  # parts of one request's line, tested as clients see it
+    "router/forwarding.py": "test_gateway.py",
+    "router/placing.py": "test_gateway.py",
     "router/sim_arguments.py": "test_sim_cli.py",  # one command's options, seen by what they do
     "router/http/connection.py": "test_upstream.py",  # one connection, as the way to a replica uses it
 }

@@ -473,7 +473,7 @@ async def test_a_policy_that_fails_is_replaced_by_load(monkeypatch, caplog):
 
     async with fake_replica() as replica, router_over(replica) as up:
         for policy in (Broken(), Wrong()):
-            monkeypatch.setattr(up.gateway, "_policy", policy)
+            monkeypatch.setattr(up.gateway._placing, "_policy", policy)
             assert (await posted(up.url)).status == 200
         assert "placed by load" in caplog.text
         assert 'reason="policy-failed"' in up.metrics.exposition().decode()

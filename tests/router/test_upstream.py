@@ -353,6 +353,7 @@ async def test_a_client_that_does_not_read_stops_the_replica():
 
     async with fake_replica(answer) as replica, router_over(replica) as up, client_of(up.url) as client:
         client.writer.transport.pause_reading()
+        probing = replica.open
         await client.send(post())
         before = -1
         async with asyncio.timeout(20):
@@ -363,7 +364,7 @@ async def test_a_client_that_does_not_read_stops_the_replica():
         assert load_of(up) != IDLE
         client.reset()
         await until(lambda: load_of(up) == IDLE)
-        await until(lambda: replica.open <= 1)
+        await until(lambda: replica.open <= probing)
 
 
 class Kept:

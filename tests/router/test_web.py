@@ -192,7 +192,7 @@ async def test_a_fault_of_the_router_is_no_hang(side, up, monkeypatch):
     async def broken(*_):
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr(up.gateway, "_placed", broken)
+    monkeypatch.setattr(up.gateway, "_relayed", broken)
     await side.send(post())
     try:
         raw = await side.rest()

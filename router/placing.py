@@ -1,0 +1,116 @@
+"""One decision: the view of a request, the policy's choice, and what is said when there is nowhere to go.
+
+The one rule: a policy that fails or chooses what was not offered never fails a request; that one goes by load. Not
+here: sending, and who is healthy.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from policies.fleet import Fleet
+from policies.least_loaded import LeastLoaded
+from policies.types import Choice, Policy, Replica, Request
+from router.errors import NoReplicaAvailable, ReplicaTimedOut, ReplicaUnreachable, RequestError
+from router.http.upstream import TimedOut, UpstreamError
+from router.metrics import Metrics
+from router.prompts import Prompt
+
+_log = logging.getLogger("router.placing")
+
+_RETRY_AFTER_S = 2
+
+
+class Placed(Struct, frozen=True):
+    """A request and where it goes."""
+
+    request: Request
+    prompt: Prompt
+    view: tuple[Replica, ...]
+    choice: Choice
+
+    @property
+    def chosen(self) -> Replica:
+        """The row of the view that was chosen."""
+        name = self.choice.replica
+        return next(replica for replica in self.view if replica.name == name)
+
+
+class Placing:
+    """Has the policy choose among the replicas that may be chosen."""
+
+    def __init__(self, fleet: Fleet, policy: Policy, metrics: Metrics, clock: Callable[[], float]) -> None:
+        self._fleet = fleet
+        self._policy = policy
+        self._metrics = metrics
+        self._clock = clock
+        self._fallback = LeastLoaded()
+
+    def placed(self, request: Request, prompt: Prompt, failed: Mapping[str, UpstreamError]) -> Placed:
+        """Where the request goes; `failed` are the replicas that have had it. Raises when none is left."""
+        view = self._fleet.view(request, self._clock(), failed.keys())
+        if not view:
+            raise _nowhere(request, failed)
+        return Placed(request, prompt, view, self._choice(request, view))
+
+    def _choice(self, request: Request, view: tuple[Replica, ...]) -> Choice:
+        try:
+            choice = self._policy.choose(request, view)
+            if isinstance(choice, str):
+                choice = Choice(choice, "policy")
+            for replica in view:
+                if replica.name == choice.replica:
+                    return choice
+            _log.error("the policy chose %r, which was not offered; placed by load instead", choice.replica)
+        except Exception:
+            _log.exception("the policy failed; this request is placed by load instead")
+        self._metrics.policy_failed()
+        return Choice(self._fallback.choose(request, view).replica, "policy-failed")
+
+    def explained(self, placed: Placed) -> dict[str, Any]:
+        """A decision in words and numbers, without any of the prompt's text."""
+        request, prompt = placed.request, placed.prompt
+        explain = getattr(self._policy, "explained", None)
+        return {
+            "route": request.route,
+            "model": request.model,
+            "tokens": {"prompt": prompt.tokens, "basis": prompt.basis, "reason": prompt.reason},
+            "blocks": {
+                "count": len(request.blocks),
+                "block_tokens": request.block_tokens,
+                "hittable": len(request.blocks),
+                "shared": placed.view[0].shared_blocks,
+            },
+            "user": request.user,
+            "session": request.session,
+            "replicas": [_told(request, replica) for replica in placed.view],
+            "costs": explain(request, placed.view) if callable(explain) else None,
+            "choice": {"replica": placed.choice.replica, "reason": placed.choice.reason},
+        }
+
+
+def _told(request: Request, replica: Replica) -> dict[str, Any]:
+    return {
+        "name": replica.name,
+        "matched_tokens": replica.matched_blocks * request.block_tokens,
+        "in_flight": replica.in_flight,
+        "pending_prefill_tokens": replica.pending_prefill_tokens,
+        "held_blocks": replica.held_blocks,
+        "capacity_blocks": replica.capacity_blocks,
+        "weight": replica.weight,
+    }
+
+
+def _nowhere(request: Request, failed: Mapping[str, UpstreamError]) -> RequestError:
+    if not failed:
+        return NoReplicaAvailable(
+            f"no healthy replica serves {request.model!r} at the moment; try again in {_RETRY_AFTER_S} s"
+            if request.model
+            else f"no replica is healthy at the moment; try again in {_RETRY_AFTER_S} s",
+            retry_after_s=_RETRY_AFTER_S,
+        )
+    told = "; ".join(f"{name}: {error}" for name, error in failed.items())
+    kind = ReplicaTimedOut if all(isinstance(error, TimedOut) for error in failed.values()) else ReplicaUnreachable
+    return kind(f"no replica answered ({told}); try again", retry_after_s=_RETRY_AFTER_S)

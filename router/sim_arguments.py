@@ -132,12 +132,12 @@ def _result_arguments(parser: Any) -> None:
 
 
 def _more_commands(parser: argparse.ArgumentParser) -> None:
-    from sim import calibrate, sweep_report
+    from sim import calibrate, sweep
 
     added = parser.add_subparsers(metavar="[sweep | calibrate]", required=False, parser_class=type(parser))
     sub = _command(added, "sweep", "over rates, replicas, cache sizes and policies; finds each curve's knee")
-    sweep_report.add_arguments(sub)
-    sub.set_defaults(sim_main=sweep_report.main)
+    sweep.add_arguments(sub)
+    sub.set_defaults(sim_main=sweep.main)
     sub = _command(added, "calibrate", "fit a profile's engine overhead to a log of real requests")
     calibrate.add_arguments(sub)
     sub.set_defaults(sim_main=calibrate.main)

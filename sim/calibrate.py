@@ -170,7 +170,8 @@ def lowest(loss: Callable[[_Floats], float], start: _Floats, *, most: int = 90, 
                 best = known[0][1]
                 known[1:] = [(loss(point), point) for point in ((best + corner) / 2 for _, corner in known[1:])]
                 asked += len(known) - 1
-    _, lowest_point = min(known, key=lambda pair: pair[0])
+    known.sort(key=lambda pair: pair[0])
+    lowest_point: _Floats = known[0][1]
     return lowest_point
 
 
@@ -194,7 +195,8 @@ def _relative(model: _Floats, real: _Floats) -> _Floats:
 
 def _later(statistics: _Floats, front_s: float) -> _Floats:
     """What clients see of a run that begins so much later for every request."""
-    return statistics + np.array([[front_s], [0.0], [front_s]])
+    later: _Floats = statistics + np.array([[front_s], [0.0], [front_s]])
+    return later
 
 
 def _front_s(model: Timings, real: Timings, which: NDArray[np.int_]) -> float:

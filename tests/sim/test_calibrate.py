@@ -43,8 +43,8 @@ def test_known_knobs_are_found(d0_s, d1_s, hold_out):
     assert found.after.d0_s + BATCH * found.after.d1_s == pytest.approx(d0_s + BATCH * d1_s, abs=0.0003)
     assert found.after.d1_s == pytest.approx(d1_s, abs=30e-6)
     assert found.after.front_s == pytest.approx(FRONT_S, abs=0.003)
-    assert found.worst < 0.035
-    assert max(abs(error.before) for error in found.errors) > 0.1
+    assert found.worst < 0.07
+    assert max(abs(error.before) for error in found.errors) > 2 * found.worst
     assert found.held_out == (60 if hold_out else 0)
 
 

@@ -84,11 +84,11 @@ def test_the_cheapest_replica_wins(tokens: int, view: str, expected: Choice) -> 
 
 
 def test_the_cost_is_the_documented_one() -> None:
-    view = replicas("r1 m=10 s=20 c=15 p=300 f=2 w=2 k=0.5 h=40 n=50 | r2 s=20")
-    costs = PrefixAware(in_flight_tokens=50, shared_cost=0.5).explained(prompt(1000), view)
-    assert costs["r1"] == pytest.approx((300 + 100) / 2 + ((3 + 0.8) * 680 + 0.5 * 0.8 * 80) / 2)
-    assert costs["r2"] == (2 + 1) * 680 + 0.5 * 320
-    [plain] = PrefixAware(stickiness=1.0, shared_cost=1.0).explained(prompt(1000), replicas("r1 s=20 n=9")).values()
+    view = replicas("r1 m=10 s=20 c=15 p=300 f=2 w=2 k=0.5 h=40 n=50 | r2 s=20 c=15")
+    costs = PrefixAware(in_flight_tokens=50).explained(prompt(1000), view)
+    assert costs["r1"] == pytest.approx((300 + 100) / 2 + (3 + 0.8) * (680 + 0.8 * 80) / 2)
+    assert costs["r2"] == pytest.approx((2 + 1) * (680 + 0.16 * 80))
+    [plain] = PrefixAware(stickiness=1.0).explained(prompt(1000), replicas("r1 s=20 n=9")).values()
     assert plain == pytest.approx(680 + 0.02 * 320), "an empty cache still computes the head once"
 
 

@@ -26,19 +26,19 @@ class UpstreamError(Exception):
     kind = "failed"
 
 
-class Unreachable(UpstreamError):  # noqa: N818 -- named after what happened  # noqa: N818 -- named after what happened
+class Unreachable(UpstreamError):  # noqa: N818 -- named after what happened
     """No connection: refused, reset, unknown host, or not within `connect_s`."""
 
     kind = "unreachable"
 
 
-class Lost(UpstreamError):  # noqa: N818 -- named after what happened  # noqa: N818 -- named after what happened
+class Lost(UpstreamError):  # noqa: N818 -- named after what happened
     """The replica closed the connection, or spoke no HTTP, before a reply began."""
 
     kind = "lost"
 
 
-class TimedOut(UpstreamError):  # noqa: N818 -- named after what happened  # noqa: N818 -- named after what happened
+class TimedOut(UpstreamError):  # noqa: N818 -- named after what happened
     """No byte of a reply within `first_byte_s`."""
 
     kind = "timed_out"
@@ -104,8 +104,8 @@ class ReplicaConnection(asyncio.Protocol):
         self._head_only = head_only
         self._event_stream = False
         self._written_on = False
-        self._time = loop.time
-        self._heard_s = loop.time()
+        self._flowing = False
+        self._heard = True
         reply.source = self
         self.transport.write(request)
         return await self._ending
@@ -125,10 +125,11 @@ class ReplicaConnection(asyncio.Protocol):
             self._broke_off("the replica closed the connection before its reply was whole")
 
     def data_received(self, data: bytes) -> None:
-        if self._reply is None:
+        reply = self._reply
+        if reply is None:
             self.transport.abort()  # nobody asked: what it says can't be attributed to any request
             return
-        self._heard_s = self._time()
+        self._heard = True
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -137,19 +138,21 @@ class ReplicaConnection(asyncio.Protocol):
         if self._surplus:
             self._broke_off("the replica sent bytes beyond the end of its reply")
             return
-        if not self._headed:
-            if self._status_known():
-                data = self._start_reply(data)
-            else:
-                self._head += data
-                if len(self._head) > _HEAD_BYTES:
-                    self._broke_off(f"the replica's headers exceed {_HEAD_BYTES} bytes")
-                return
-        self._pass_on(data)
+        if self._flowing:
+            reply.write(data)
+        elif self._headed:
+            self._pass_on(data)
+        elif self._status_known():
+            self._pass_on(self._start_reply(data))
+            if not self._complete:
+                reply.flush()
+        else:
+            self._head += data
+            if len(self._head) > _HEAD_BYTES:
+                self._broke_off(f"the replica's headers exceed {_HEAD_BYTES} bytes")
+            return
         if self._complete:
             self._finish()
-        else:
-            self._reply.flush()
 
     def pause_writing(self) -> None:
         """The request is larger than the socket's buffer: the transport keeps it, nothing more is read meanwhile."""
@@ -241,6 +244,7 @@ class ReplicaConnection(asyncio.Protocol):
             self._first_byte = None
         if self._framed:
             self._reply.write(data)
+            self._flowing = self._first_byte is None
         elif self._pieces:
             self._reply.write(b"".join(self._pieces))
             self._pieces.clear()
@@ -288,11 +292,13 @@ class ReplicaConnection(asyncio.Protocol):
 
     def resume(self) -> None:
         self._paused = False
-        self._heard_s = self._time()
+        self._heard = True
         self.transport.resume_reading()
 
     def silence_checked(self, now_s: float, timeouts: Timeouts) -> None:
         """Give up on a replica that has been silent too long; a client that does not read is not its fault."""
+        if self._heard:  # since the last look; asking the time for every event of a stream would cost more
+            self._heard, self._heard_s = False, now_s
         silent_s = now_s - self._heard_s
         if self._reply is None or self._paused:
             return

@@ -40,6 +40,7 @@ _log = logging.getLogger("router.app")
 
 _BACKLOG = 4096  # connections that may arrive at once; a short queue costs the late ones a second
 _FIRST_ANSWERS_S = 3.0
+_READERS_S = 20.0
 _ENDING_S = 0.5  # what is still served when the router ends has had its time to drain
 
 
@@ -153,6 +154,7 @@ async def running(config: Config) -> AsyncIterator[Running]:
         await stack.enter_async_context(events)
         await stack.enter_async_context(watcher)
         await watcher.first_answers(_FIRST_ANSWERS_S)
+        await readers.ready(_READERS_S)  # or the first seconds' requests go by load, on a loop that loads beside them
         listener, server, taken_over = await _listening(stack, config, gateway, watcher)
         host, port = server.sockets[0].getsockname()[:2]
         admin_url = await _administered(stack, config, gateway, watcher, metrics)

@@ -54,9 +54,10 @@ class Readers:
             if root not in self._loading:
                 self._loading[root] = asyncio.create_task(self._load(root, name), name=f"reader of {name}")
 
-    async def ready(self) -> None:
-        """Return when every reader wanted so far is loaded and compared."""
-        await asyncio.gather(*self._loading.values())
+    async def ready(self, within_s: float | None = None) -> None:
+        """Return when every reader wanted so far is loaded and compared, or the time is over."""
+        if self._loading:
+            await asyncio.wait(self._loading.values(), timeout=within_s)
 
     def close(self) -> None:
         for task in self._loading.values():

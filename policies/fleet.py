@@ -6,54 +6,14 @@ seconds of any clock that does not go backward. Not here: health checks, sockets
 """
 
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass, field
 
+from policies.correction import Capacity
+from policies.entries import Entry, Flight
+from policies.entries import Report as Report
 from policies.errors import FleetError
 from policies.index import PrefixIndex
 from policies.runs import agreeing_blocks
 from policies.types import Replica, Request
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What a replica says of itself; None is what it did not say."""
-
-    running: int | None = None
-    waiting: int | None = None
-    kv_used_fraction: float | None = None
-    block_tokens: int | None = None
-    capacity_blocks: int | None = None
-    """Usable KV blocks, counted in the replica's own `block_tokens`."""
-
-
-@dataclass(slots=True)
-class _Flight:
-    """One request on its way."""
-
-    request: Request
-    replica: str
-    uncached_tokens: int
-    prefilling: bool = True
-
-
-@dataclass(slots=True)
-class _Entry:
-    """What the book says of one replica."""
-
-    name: str
-    weight: float
-    given_capacity_blocks: int | None
-    models: frozenset[str] | None = None
-    open: bool = True
-    present: bool = True
-    report: Report = field(default_factory=Report)
-    reported_s: float | None = None
-    flights: dict[str, _Flight] = field(default_factory=dict)
-    pending_prefill_tokens: int = 0
-    capacity_blocks: int | None = None
-    engine_block_tokens: int | None = None
-    row: Replica | None = None
-    """The last row made of it, good for every view that differs in nothing; None once a fact came."""
 
 
 class Fleet:
@@ -61,9 +21,10 @@ class Fleet:
 
     def __init__(self, block_tokens: int = 16, *, unknown_capacity_blocks: int = 50_000) -> None:
         self.block_tokens = block_tokens
+        self._unknown_capacity_blocks = unknown_capacity_blocks
         self._index = PrefixIndex(unknown_capacity_blocks=unknown_capacity_blocks)
-        self._entries: dict[str, _Entry] = {}
-        self._flights: dict[str, _Flight] = {}
+        self._entries: dict[str, Entry] = {}
+        self._flights: dict[str, Flight] = {}
 
     def __repr__(self) -> str:
         told = ", ".join(
@@ -83,13 +44,15 @@ class Fleet:
         entry = self._entries.get(name)
         if entry is not None and entry.present:
             raise FleetError(f"replica {name!r} joined twice; names must differ")
+        capacity = Capacity(capacity_blocks, self._unknown_capacity_blocks)
         if entry is None:
-            entry = self._entries[name] = _Entry(name, weight, capacity_blocks)
+            entry = self._entries[name] = Entry(name, weight, capacity_blocks, capacity)
         else:
-            entry.weight, entry.given_capacity_blocks = weight, capacity_blocks
-            entry.present, entry.open, entry.models = True, True, None
+            entry.weight, entry.given_capacity_blocks, entry.capacity = weight, capacity_blocks, capacity
+            entry.present, entry.open, entry.models, entry.caching = True, True, None, True
             entry.report, entry.reported_s, entry.engine_block_tokens = Report(), None, None
-        entry.capacity_blocks, entry.row = capacity_blocks, None
+        entry.capacity_blocks = entry.limit_blocks = capacity_blocks
+        entry.row = None
         self._index.joined(name, capacity_blocks)
 
     def left(self, name: str) -> None:
@@ -130,12 +93,13 @@ class Fleet:
         entry.report = report
         entry.reported_s = now_s
         entry.engine_block_tokens = report.block_tokens or entry.engine_block_tokens
-        if entry.given_capacity_blocks is not None or report.capacity_blocks is None:
-            return
-        capacity = report.capacity_blocks * (entry.engine_block_tokens or self.block_tokens) // self.block_tokens
-        if capacity != entry.capacity_blocks:
-            entry.capacity_blocks = capacity
-            self._index.resized(name, capacity)
+        entry.caching = entry.caching if report.prefix_caching is None else report.prefix_caching
+        if entry.given_capacity_blocks is None and report.capacity_blocks is not None:
+            own_tokens = entry.engine_block_tokens or self.block_tokens
+            entry.capacity.stated_blocks = report.capacity_blocks * own_tokens // self.block_tokens
+        coming = sum([len(flight.request.blocks) for flight in entry.flights.values()])
+        entry.capacity.pinned(report.kv_used_fraction, coming)
+        self._sized(entry)
 
     def stored(self, name: str, keys: Sequence[bytes], parent: bytes | None = None) -> None:
         """By its events, the replica stored these blocks after `parent`. From now on its word is its match."""
@@ -152,6 +116,11 @@ class Fleet:
         self._changed(name)
         self._index.cleared(name)
 
+    def untold(self, name: str) -> None:
+        """The replica's events can't be followed any more: what they told no longer counts, what was sent does."""
+        self._changed(name)
+        self._index.untold(name)
+
     # -- facts about a request -------------------------------------------------------------------------------------
 
     def sent(self, request: Request, name: str) -> None:
@@ -164,7 +133,7 @@ class Fleet:
             raise FleetError(f"request {request.id!r} was sent twice")
         matched = self._reach(entry, self._index.matched(request.blocks).get(name, 0))
         uncached = max(0, request.prompt_tokens - matched * request.block_tokens)
-        flight = _Flight(request, name, uncached)
+        flight = Flight(request, name, matched, uncached)
         self._flights[request.id] = entry.flights[request.id] = flight
         entry.pending_prefill_tokens += uncached
         self._index.recorded(name, request.blocks, expected=True)
@@ -180,6 +149,24 @@ class Fleet:
         entry.row = None
         if entry.present:
             self._index.computed(flight.replica, request.blocks)
+
+    def delivered(self, request: Request, cached_tokens: int) -> None:
+        """The replica told how many of the prompt's tokens it found cached. Told before `done`, at most once.
+
+        Less than was predicted: what continued the lost part is withdrawn, and the replica's capacity is fitted. More:
+        nothing is made up. Where the replica tells by events what it holds, there is nothing to correct.
+        """
+        flight = self._flight(request)
+        entry = self._entries[flight.replica]
+        if not entry.present or not entry.caching or self._index.copies(entry.name) is not None:
+            return
+        predicted, blocks = flight.matched_blocks, request.blocks
+        delivered = min(len(blocks), cached_tokens // request.block_tokens)
+        if delivered < predicted:
+            self._index.missed(entry.name, blocks, delivered)
+        given_up = delivered > predicted and self._index.gave_up(entry.name, blocks[predicted])
+        if entry.capacity.told(predicted, delivered, given_up=given_up):
+            self._sized(entry)
 
     def done(self, request: Request, output_blocks: tuple[bytes, ...] = ()) -> None:
         """The request ended, or its client left: what was computed stays cached.
@@ -261,24 +248,32 @@ class Fleet:
 
     # -- the book --------------------------------------------------------------------------------------------------
 
-    def _entry(self, name: str) -> _Entry:
+    def _entry(self, name: str) -> Entry:
         entry = self._entries.get(name)
         if entry is None or not entry.present:
             raise FleetError(f"the fleet knows no replica {name!r}")
         return entry
 
-    def _changed(self, name: str) -> _Entry:
+    def _changed(self, name: str) -> Entry:
         entry = self._entry(name)
         entry.row = None
         return entry
 
-    def _flight(self, request: Request) -> _Flight:
+    def _sized(self, entry: Entry) -> None:
+        """What is believed of a replica's capacity may have changed."""
+        entry.capacity_blocks, entry.row = entry.capacity.blocks, None
+        limit = entry.capacity.limit_blocks
+        if limit != entry.limit_blocks:
+            entry.limit_blocks = limit
+            self._index.resized(entry.name, limit)
+
+    def _flight(self, request: Request) -> Flight:
         try:
             return self._flights[request.id]
         except KeyError:
             raise FleetError(f"request {request.id!r} is not on its way") from None
 
-    def _landed(self, request: Request) -> _Flight:
+    def _landed(self, request: Request) -> Flight:
         flight = self._flight(request)
         entry = self._entries[flight.replica]
         del self._flights[request.id], entry.flights[request.id]
@@ -287,12 +282,14 @@ class Fleet:
             entry.pending_prefill_tokens -= flight.uncached_tokens
         return flight
 
-    def _forget_if_idle(self, entry: _Entry) -> None:
+    def _forget_if_idle(self, entry: Entry) -> None:
         if not entry.present and not entry.flights:
             del self._entries[entry.name]
 
-    def _reach(self, entry: _Entry, blocks: int) -> int:
-        """A replica whose blocks are larger than ours can only hit whole ones of its own."""
+    def _reach(self, entry: Entry, blocks: int) -> int:
+        """A replica whose blocks are larger than ours can only hit whole ones of its own; one without a cache, none."""
+        if not entry.caching:
+            return 0
         if entry.engine_block_tokens is None:
             return blocks
         tokens = blocks * self.block_tokens

@@ -124,6 +124,38 @@ class PrefixIndex:
             if wanted:
                 return
 
+    def missed(self, name: str, blocks: Sequence[bytes], delivered: int) -> None:
+        """The replica had only the first `delivered` blocks of this prompt, which it is believed to hold now.
+
+        An engine gives up the tail of a chain before its head: what continued the lost part and was not used since the
+        prompt was sent is lost too. The prompt itself was computed anew.
+        """
+        holder = self._holder(name)
+        path, _ = self._tree.path(blocks)
+        lost, end = set(), 0
+        for run, depth in path:
+            end += depth
+            if end > delivered:
+                lost.add(run)
+        if all(run.branches <= (run is not path[-1][0]) for run in lost):
+            return  # nothing else continues it
+        own = {run for run, _ in path}
+        stale = []
+        for run in holder.depths:  # oldest first, so children before parents
+            if run in own:
+                break
+            ancestor = run.parent
+            while ancestor is not None and ancestor not in own:
+                ancestor = ancestor.parent
+            if ancestor in lost and run not in holder.expected:
+                stale.append(run)
+        for run in stale:
+            self._tree.shrink(holder, run, 0)
+
+    def gave_up(self, name: str, block: bytes) -> bool:
+        """Whether the replica's belief ended before this block because it had no room for more."""
+        return block in self._holder(name).given_up
+
     # -- events ----------------------------------------------------------------------------------------------------
 
     def stored(self, name: str, keys: Sequence[bytes], parent: bytes | None) -> None:
@@ -139,6 +171,12 @@ class PrefixIndex:
         copies = self._holder(name).copies
         if copies is not None:
             copies.removed(keys)
+
+    def untold(self, name: str) -> None:
+        """Forget what the replica told by events; what was recorded counts again, so it does not start cold."""
+        holder = self._holder(name)
+        holder.copies = None
+        self._telling = [other for other in self._telling if other is not holder]
 
     def copies(self, name: str) -> Copies | None:
         """What the replica told by events; None while it told none."""

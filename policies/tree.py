@@ -13,6 +13,8 @@ from policies.blocks import KEY_BYTES
 from policies.copies import Copies
 from policies.runs import Run
 
+_GIVEN_UP = 4096
+
 Path = list[tuple[Run, int]]
 """The runs along a prompt, each with how many of its blocks the prompt covers."""
 
@@ -30,6 +32,13 @@ class Holder:
     """Runs whose end is only expected, with how many of their leading blocks are computed: fewer than are held."""
     copies: Copies | None = None
     """What it told by events; None while it told none."""
+    given_up: "OrderedDict[bytes, None]" = field(default_factory=OrderedDict)
+    """The first block of each end that was evicted for lack of room, the latest ones."""
+
+    def gives_up(self, block: bytes) -> None:
+        self.given_up[block] = None
+        if len(self.given_up) > _GIVEN_UP:
+            self.given_up.popitem(last=False)
 
     def settle(self, path: Path) -> None:
         """What is covered by the path is computed now."""
@@ -114,7 +123,9 @@ class Tree:
         """Give up the oldest blocks beyond a limit."""
         while holder.held_blocks > limit_blocks:
             run, depth = next(iter(holder.depths.items()))
-            self.shrink(holder, run, max(0, depth - (holder.held_blocks - limit_blocks)))
+            kept = max(0, depth - (holder.held_blocks - limit_blocks))
+            holder.gives_up(run.keys[kept * KEY_BYTES : (kept + 1) * KEY_BYTES])
+            self.shrink(holder, run, kept)
 
     def shrink(self, holder: Holder, run: Run, depth: int) -> None:
         """Let a holder hold only the first `depth` blocks of a run that is a leaf for it."""
@@ -129,6 +140,7 @@ class Tree:
         self._tidy(run)
 
     def cleared(self, holder: Holder) -> None:
+        holder.given_up.clear()
         for run in list(holder.depths):  # oldest first: children before parents
             self.shrink(holder, run, 0)
 

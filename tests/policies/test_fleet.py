@@ -438,3 +438,76 @@ def test_a_failure_takes_nothing_that_was_computed_meanwhile() -> None:
     fleet.failed(first)
     fleet.failed(second)
     assert matched(fleet, second) == {"r1": 10}
+
+
+def test_what_a_replica_delivers_corrects_its_belief_and_fits_its_capacity() -> None:
+    fleet = fleet_of("r1", capacity_blocks=1000)
+    sibling = request("sibling", 10, own=5)
+    fleet.sent(sibling, "r1")
+    fleet.done(sibling)
+    for number in range(40):
+        asked = request(f"q{number}", 10, own=2)
+        fleet.sent(asked, "r1")
+        fleet.delivered(asked, 0)
+        fleet.done(asked)
+        assert matched(fleet, asked) == {"r1": 12}  # it was computed anew
+    assert matched(fleet, sibling) == {"r1": 10}
+    assert fleet.view(A, 0.0)[0].capacity_blocks == 287
+
+
+def test_what_is_delivered_beyond_what_was_predicted_is_not_made_up() -> None:
+    fleet = fleet_of("r1", capacity_blocks=1000)
+    for _ in range(40):
+        fleet.sent(B, "r1")
+        fleet.delivered(B, 10_000)
+        fleet.failed(B)
+    assert matched(fleet, B) == {"r1": 0}
+    assert fleet.view(A, 0.0)[0].capacity_blocks == 1000
+
+
+def test_a_replica_that_tells_by_events_is_not_corrected() -> None:
+    fleet = fleet_of("r1", capacity_blocks=1000)
+    fleet.stored("r1", A.blocks)
+    for _ in range(40):
+        fleet.sent(A, "r1")
+        fleet.delivered(A, 0)
+        fleet.done(A)
+    assert matched(fleet, A) == {"r1": 10}
+    assert fleet.view(A, 0.0)[0].capacity_blocks == 1000
+
+
+def test_a_replica_that_left_is_not_corrected() -> None:
+    fleet = fleet_of("r1")
+    fleet.sent(A, "r1")
+    fleet.left("r1")
+    fleet.delivered(A, 0)
+    fleet.done(A)
+    with pytest.raises(FleetError, match="not on its way"):
+        fleet.delivered(A, 0)
+
+
+def test_nothing_is_predicted_of_a_replica_without_prefix_caching() -> None:
+    fleet = fleet_of("r1", "r2")
+    for name in ("r1", "r2"):
+        sent = replace(A, id=name)
+        fleet.sent(sent, name)
+        fleet.done(sent)
+    fleet.reported("r1", Report(prefix_caching=False), 0.0)
+    assert matched(fleet, A) == {"r1": 0, "r2": 10}
+    fleet.reported("r1", Report(), 1.0)  # silence changes nothing
+    assert matched(fleet, A) == {"r1": 0, "r2": 10}
+    fleet.sent(A, "r1")
+    assert fleet.load("r1") == (1, 165)
+    fleet.delivered(A, 0)
+    fleet.reported("r1", Report(prefix_caching=True), 2.0)
+    assert matched(fleet, A) == {"r1": 10, "r2": 10}
+
+
+def test_events_that_are_given_up_leave_what_was_sent() -> None:
+    fleet = fleet_of("r1")
+    fleet.sent(A, "r1")
+    fleet.done(A)
+    fleet.stored("r1", B.blocks)
+    assert matched(fleet, B) == {"r1": 12}
+    fleet.untold("r1")
+    assert matched(fleet, B) == {"r1": 10}

@@ -476,3 +476,51 @@ def test_it_tells_of_itself() -> None:
     index = index_of("r1", "r2")
     index.recorded("r2", unique(1, 3))
     assert repr(index) == "<PrefixIndex 2 replicas, 1 runs, 3 blocks held>"
+
+
+def test_what_continues_a_lost_part_and_was_not_used_since_is_withdrawn() -> None:
+    index = PrefixIndex()
+    index.joined("r1", 100)
+    index.recorded("r1", keys([1, 2, 3, 4, 10, 11]))
+    index.recorded("r1", keys([1, 2, 8, 9]))
+    index.recorded("r1", keys([1, 2, 3, 4, 20, 21]))
+    index.recorded("r1", keys([1, 2, 3, 4, 30, 31]))  # sent; only two blocks were there
+    index.recorded("r1", keys([1, 2, 3, 4, 40, 41]))  # sent after it
+    index.missed("r1", keys([1, 2, 3, 4, 30, 31]), 2)
+    assert index.matched(keys([1, 2, 3, 4, 10, 11])) == {"r1": 4}
+    assert index.matched(keys([1, 2, 3, 4, 20, 21])) == {"r1": 4}
+    assert index.matched(keys([1, 2, 3, 4, 30, 31])) == {"r1": 6}
+    assert index.matched(keys([1, 2, 3, 4, 40, 41])) == {"r1": 6}
+    assert index.matched(keys([1, 2, 8, 9])) == {"r1": 4}
+
+
+def test_a_missed_prompt_that_nothing_continues_stays_as_it_was_computed() -> None:
+    index = PrefixIndex()
+    index.joined("r1", 100)
+    index.recorded("r1", keys([1, 2, 3]))
+    index.missed("r1", keys([1, 2, 3]), 0)
+    assert index.matched(keys([1, 2, 3])) == {"r1": 3}
+
+
+def test_blocks_given_up_for_lack_of_room_are_remembered_until_the_cache_is_cleared() -> None:
+    index = PrefixIndex()
+    index.joined("r1", 4)
+    index.recorded("r1", keys([1, 2, 3]))
+    index.recorded("r1", keys([7, 8, 9]))
+    given_up = keys([1, 2, 3])[1]
+    assert index.gave_up("r1", given_up)
+    assert not index.gave_up("r1", keys([1, 2, 3])[0])
+    index.cleared("r1")
+    assert not index.gave_up("r1", given_up)
+
+
+def test_what_events_told_is_forgotten_and_what_was_recorded_counts_again() -> None:
+    index = PrefixIndex()
+    index.joined("r1", 100)
+    index.recorded("r1", keys([1, 2, 3]))
+    index.stored("r1", keys([7, 8]), None)
+    assert (index.matched(keys([1, 2, 3])), index.matched(keys([7, 8]))) == ({}, {"r1": 2})
+    index.untold("r1")
+    assert (index.matched(keys([1, 2, 3])), index.matched(keys([7, 8]))) == ({"r1": 3}, {})
+    index.untold("r1")  # nothing to forget
+    assert index.held_blocks("r1") == 3

@@ -1,0 +1,58 @@
+"""The rows of the book of replicas: one replica, one request on its way, and what a replica says of itself.
+
+The one rule: these only hold; what a fact changes is `policies.fleet`'s.
+"""
+
+from dataclasses import dataclass, field
+
+from policies.correction import Capacity
+from policies.types import Replica, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a replica says of itself; None is what it did not say."""
+
+    running: int | None = None
+    waiting: int | None = None
+    kv_used_fraction: float | None = None
+    block_tokens: int | None = None
+    capacity_blocks: int | None = None
+    """Usable KV blocks, counted in the replica's own `block_tokens`."""
+    prefix_caching: bool | None = None
+
+
+@dataclass(slots=True)
+class Flight:
+    """One request on its way."""
+
+    request: Request
+    replica: str
+    matched_blocks: int
+    uncached_tokens: int
+    prefilling: bool = True
+
+
+@dataclass(slots=True)
+class Entry:
+    """What the book says of one replica."""
+
+    name: str
+    weight: float
+    given_capacity_blocks: int | None
+    capacity: Capacity
+    models: frozenset[str] | None = None
+    open: bool = True
+    present: bool = True
+    report: Report = field(default_factory=Report)
+    reported_s: float | None = None
+    flights: dict[str, Flight] = field(default_factory=dict)
+    pending_prefill_tokens: int = 0
+    capacity_blocks: int | None = None
+    """What `capacity` makes of it, at hand for views."""
+    limit_blocks: int | None = None
+    """What the index may believe of it; less than its capacity while running requests pin what it will not find."""
+    engine_block_tokens: int | None = None
+    caching: bool = True
+    row: Replica | None = None
+    """The last row made of it, good for every view that differs in nothing; None once a fact came."""

@@ -13,6 +13,7 @@ from router.log import request_line
 from router.metrics import Metrics, Outcome
 from router.placing import Placed
 from router.record import Recorder
+from router.tenants import Door
 from router.usage import UNKNOWN, aborted, error_event, usage
 
 
@@ -24,6 +25,7 @@ class Accounts:
         metrics: Metrics,
         watcher: Watcher,
         clock: Callable[[], float],
+        tenants: Door,
         *,
         request_level: int = logging.DEBUG,
         recorder: Recorder | None = None,
@@ -32,6 +34,7 @@ class Accounts:
         self._metrics = metrics
         self._watcher = watcher
         self._clock = clock
+        self._tenants = tenants
         self._request_level = request_level
         self._recorder = recorder
 
@@ -63,6 +66,7 @@ class Accounts:
             retries=retries,
         )
         self._metrics.answered(outcome)
+        self._tenants.answered(request.tenant, outcome)
         request_line(outcome, request.id, level=self._request_level)
         if self._recorder is not None:
             self._recorder.answered(request, outcome, began_s)

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -35,6 +36,7 @@ from router.openai import ROUTES
 from router.placing import Placing
 from router.probes import session
 from router.record import Recorder
+from router.tenant_wiring import wired
 
 _log = logging.getLogger("router.app")
 
@@ -132,7 +134,8 @@ async def running(config: Config) -> AsyncIterator[Running]:
         readers = Readers(config, watcher, client, where=tokenized_where(config, policy))
         stack.callback(readers.close)
         models = Models(readers.of)
-        metrics = Metrics(fleet=fleet, watcher=watcher, events=events, routes=ROUTES)
+        tenants = await wired(config, os.environ, clock, stack)
+        metrics = Metrics(fleet=fleet, watcher=watcher, events=events, routes=ROUTES, others=tenants.families)
         level = logging.INFO if config.log.requests else logging.DEBUG
         recorder = recording(config, clock, stack)
         gateway = Gateway(
@@ -142,8 +145,9 @@ async def running(config: Config) -> AsyncIterator[Running]:
             watcher=watcher,
             models=models,
             metrics=metrics,
-            accounts=Accounts(metrics, watcher, clock, request_level=level, recorder=recorder),
-            forwarding=Forwarding(key),
+            accounts=Accounts(metrics, watcher, clock, tenants.door, request_level=level, recorder=recorder),
+            forwarding=Forwarding(key, tenants.credentials),
+            tenants=tenants.door,
             user=Identity(config.identity.user),
             session=Identity(config.identity.session),
             clock=clock,
@@ -155,7 +159,7 @@ async def running(config: Config) -> AsyncIterator[Running]:
         await stack.enter_async_context(watcher)
         await watcher.first_answers(_FIRST_ANSWERS_S)
         await readers.ready(_READERS_S)  # or the first seconds' requests go by load, on a loop that loads beside them
-        listener, server, taken_over = await _listening(stack, config, gateway, watcher)
+        listener, server, taken_over = await _listening(stack, config, gateway, watcher, told_all=not tenants.on)
         host, port = server.sockets[0].getsockname()[:2]
         admin_url = await _administered(stack, config, gateway, watcher, metrics)
         url = _shown(host, port)
@@ -163,19 +167,24 @@ async def running(config: Config) -> AsyncIterator[Running]:
         _log.info(
             "serving %s with %s over %d replicas; admin on %s", up.url, config.policy.name, len(upstreams), admin_url
         )
-        _log.info("tenants are off: every client shares the replicas' prefix caches")
+        _log.info("%s", tenants.told)
         yield up
 
 
 async def _listening(
-    stack: AsyncExitStack, config: Config, gateway: Gateway, watcher: Watcher
+    stack: AsyncExitStack, config: Config, gateway: Gateway, watcher: Watcher, *, told_all: bool
 ) -> tuple[Listener, asyncio.Server, web.Server]:
-    """The client port: the data plane, and behind it the application for everything that is not a POST."""
+    """The client port: the data plane, and behind it the application for everything that is not a POST.
+
+    Its `/health` tells how many replicas are open, and `told_all` also which and where they are.
+    """
     from router.web import public_application, state, taking_over
 
-    application = public_application(
-        gateway, models=watcher.models, health=lambda: state(watcher), body_bytes=config.limits.body_bytes
-    )
+    def health() -> dict[str, Any]:
+        told = state(watcher)
+        return told if told_all else {"replicas_open": told["replicas_open"]}
+
+    application = public_application(gateway, models=watcher.models, health=health, body_bytes=config.limits.body_bytes)
     runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=_ENDING_S)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)

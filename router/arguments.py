@@ -24,6 +24,9 @@ FLAGS = {
     "--kv-events": "kv_events",
     "--log-level": "log.level",
     "--record": "record.path",
+    "--tenants": "tenants.file",
+    "--salt-secret-file": "tenants.salt_secret_file",
+    "--replica-key-env": "replica_key_env",
 }
 """Flags that stand for one setting each; everything else goes through `--set`."""
 

@@ -277,6 +277,18 @@ def _check(arguments: Arguments) -> int:
     return print_check(check(config, os.environ), as_json=arguments.json)
 
 
+def _tenants_arguments(parser: argparse.ArgumentParser) -> None:
+    from router import tenants_cli
+
+    tenants_cli.arguments(parser)
+
+
+def _tenants(arguments: Arguments) -> int:
+    from router import tenants_cli
+
+    return tenants_cli.run(arguments)
+
+
 def _sim_arguments(parser: argparse.ArgumentParser) -> None:
     from router import sim_arguments
 
@@ -301,6 +313,7 @@ COMMANDS = {
     "policies": Command("list the installed policies and their settings", json_argument, _policies),
     "config": Command("print every setting, its value and where that came from", _with_json, _config),
     "demo": Command("compare policies on emulated replicas; needs no GPU", _demo_arguments, _demo),
+    "tenants": Command("add, list, rotate and remove tenants and their keys", _tenants_arguments, _tenants),
     "sim": Command("compare policies on a workload or a trace, in virtual time", _sim_arguments, _sim),
     "replica": Command("run one emulated vLLM replica", _replica_arguments, _replica),
 }

@@ -133,6 +133,36 @@ class Logging(Section):
     requests: bool = Field(default=False, description="one line per request at level info; otherwise at debug")
 
 
+class TenantSettings(Section):
+    file: str | None = Field(
+        default=None,
+        description="TOML file of tenants and the hashes of their keys; with it tenants are on",
+    )
+    salt_secret_file: str | None = Field(
+        default=None, description="file with the secret that salts are derived from; else ROUTER_SALT_SECRET holds it"
+    )
+    salt_overlap_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        default=3600.0,
+        description="over how long tenants move to a new secret, so that not all caches get cold",
+    )
+    shared_paths: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
+        default=(), description="paths served to tenants although they take no cache salt"
+    )
+
+
+class JsonWebTokens(Section):
+    key_file: str | None = Field(
+        default=None,
+        description="file with the public key (PEM, JWKS) or HS secret of tokens; with it tenants are on",
+    )
+    algorithms: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
+        default=("RS256",), description="accepted signatures, of one family: HS256, RS256, ES256, … (never none)"
+    )
+    issuer: str | None = Field(default=None, description="who must have issued a token")
+    audience: str | None = Field(default=None, description="whom a token must be for")
+    claim: str = Field(default="sub", description="the claim that names the tenant")
+
+
 class Recording(Section):
     path: str | None = Field(
         default=None, description="file to which a trace without text is appended, for the simulator to read"
@@ -167,6 +197,8 @@ class Config(Section):
     health: HealthRules = HealthRules()
     log: Logging = Logging()
     record: Recording = Recording()
+    tenants: TenantSettings = TenantSettings()
+    jwt: JsonWebTokens = JsonWebTokens()
     drain_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         default=30.0, description="how long running requests may finish after SIGTERM"
     )

@@ -4,7 +4,8 @@
       UsageError            exit code 2: a command line or configuration that can't be used
         ConfigError         a setting that is unknown, ill-typed or contradicts another
       RequestError          answered to the client as OpenAI-shaped JSON; the class knows the status
-        BadRequest 400 · UnknownModel 404 · NotServed 404 · BodyTooLarge 413 · HeadTooLarge 431
+        BadRequest 400 · Unauthorized 401 · NotSalted 403 · UnknownModel 404 · NotServed 404 · BodyTooLarge 413
+        RateLimited 429 · HeadTooLarge 431
         NotImplementedHere 501 · ReplicaUnreachable 502 · NoReplicaAvailable 503 · ReplicaTimedOut 504
 
 A replica's own 4xx or 5xx is not an error here: it is relayed as it came. Messages name the thing and the remedy and
@@ -12,6 +13,7 @@ never hold prompt text or credentials.
 """
 
 from http import HTTPStatus
+from math import ceil
 
 import orjson
 
@@ -68,6 +70,26 @@ class BadRequest(RequestError):  # noqa: N818 -- named after the HTTP status it 
     kind = "invalid_request_error"
 
 
+class Unauthorized(RequestError):  # noqa: N818 -- named after the HTTP status it is
+    """Tenants are on, and the request brings no credential that is known."""
+
+    status = 401
+    kind = "invalid_request_error"
+    code = "invalid_api_key"
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return [*super().headers, (b"WWW-Authenticate", b"Bearer")]
+
+
+class NotSalted(RequestError):  # noqa: N818 -- named after what it says
+    """Tenants are on, and the path takes no cache salt, so that they could not be kept apart there."""
+
+    status = 403
+    kind = "invalid_request_error"
+    code = "path_not_salted"
+
+
 class UnknownModel(RequestError):  # noqa: N818 -- named after what it says
     """No replica serves the model the client asked for."""
 
@@ -94,6 +116,29 @@ class BodyTooLarge(RequestError):  # noqa: N818 -- named after the HTTP status i
     @classmethod
     def over(cls, limit_bytes: int) -> "BodyTooLarge":
         return cls(f"the body exceeds limits.body_bytes = {limit_bytes}; raise it or send less")
+
+
+class RateLimited(RequestError):  # noqa: N818 -- named after what it says
+    """A tenant has used up what it may use for now."""
+
+    status = 429
+    kind = "rate_limit_error"
+    code = "rate_limit_exceeded"
+    limits: tuple[tuple[bytes, bytes], ...] = ()
+
+    @classmethod
+    def of(cls, what: str, limit: int, remaining: int, wait_s: float) -> "RateLimited":
+        """`what` is used up; there is enough again in `wait_s`. Header names as OpenAI's."""
+        per = "" if what == "requests in flight" else " a minute"
+        error = cls(f"the limit of {limit} {what}{per} is reached", retry_after_s=max(1, ceil(wait_s)))
+        if per:
+            rows = (("limit", str(limit)), ("remaining", str(remaining)), ("reset", f"{max(0.001, wait_s):.3f}s"))
+            error.limits = tuple((f"x-ratelimit-{row}-{what}".encode(), value.encode()) for row, value in rows)
+        return error
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return [*super().headers, *self.limits]
 
 
 class HeadTooLarge(RequestError):  # noqa: N818 -- named after the HTTP status it is

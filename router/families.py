@@ -102,6 +102,20 @@ FAMILIES: tuple[Family, ...] = (
     Family("router_kv_batches_total", "counter", ("replica",), "Batches of KV events taken"),
     Family("router_kv_blocks_total", "counter", ("replica", "kind"), "Blocks KV events named, by what became of them"),
     Family("router_kv_faults_total", "counter", ("replica", "kind"), "What was wrong with KV events: batches, events"),
+    Family("router_tenant_requests_total", "counter", ("tenant", "outcome"), "Requests answered, with tenants on"),
+    Family(
+        "router_tenant_tokens_total",
+        "counter",
+        ("tenant", "kind"),
+        "Tokens of finished requests, with tenants on: prompt, available, predicted, delivered, output",
+    ),
+    Family("router_tenants", "gauge", (), "Tenants in the file in force"),
+    Family(
+        "router_tenants_file_faulty",
+        "gauge",
+        (),
+        "1 while the tenants file can't be read; what it said before holds",
+    ),
     Family("router_build_info", "gauge", ("version",), "1; the version of the router"),
 )
 

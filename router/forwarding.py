@@ -11,8 +11,10 @@ from router.http.upstream import Upstream
 class Forwarding:
     """What the router adds to every request."""
 
-    def __init__(self, replica_key: str | None) -> None:
+    def __init__(self, replica_key: str | None, credentials: frozenset[bytes] = frozenset()) -> None:
+        """`credentials` are the headers in which clients bring theirs, when they are for this router alone."""
         self._authorization = f"Bearer {replica_key}".encode() if replica_key else None
+        self._dropped = credentials | {b"authorization"} if replica_key else credentials
 
     def __repr__(self) -> str:
         return f"<Forwarding with {'the router' if self._authorization else 'the client'}'s credential>"
@@ -29,7 +31,7 @@ class Forwarding:
                 continue
             if key == b"x-forwarded-host":  # a proxy before this one knows better
                 host = b""
-            if not (key == b"authorization" and self._authorization):
+            if key not in self._dropped:
                 parts += (name, b": ", value, b"\r\n")
         if self._authorization:
             parts += (b"Authorization: ", self._authorization, b"\r\n")

@@ -21,6 +21,12 @@ from router.models import Models
 from router.openai import asked
 from router.placing import Placing
 from router.prompts import Prompt
+from router.tenants import Door, Guest
+
+TENANT = b"x-router-tenant"
+"""Header in which an operator names the tenant of a dry run, on the admin port only."""
+
+SessionOf = Callable[[tuple[bytes, ...]], str | None]
 
 
 class Gateway:
@@ -37,6 +43,7 @@ class Gateway:
         metrics: Metrics,
         accounts: Accounts,
         forwarding: Forwarding,
+        tenants: Door,
         user: Identity,
         session: Identity,
         clock: Callable[[], float],
@@ -49,6 +56,7 @@ class Gateway:
         self._metrics = metrics
         self._accounts = accounts
         self._forwarding = forwarding
+        self.tenants = tenants
         self._user = user
         self._session = session
         self._sessions = Sessions()
@@ -59,28 +67,32 @@ class Gateway:
         """Answer one call; every failure of the router's own becomes an OpenAI-shaped error."""
         began_s = self._clock()
         try:
-            request, prompt = await self._read(call, self._sessions.of)
-            await self._relayed(request, prompt, call, reply, began_s)
+            with self.tenants.guest(call) as guest:
+                request, prompt, call = await self._read(call, guest, self._sessions.of)
+                guest.asks(request.prompt_tokens)
+                await self._relayed(request, prompt, call, reply, began_s)
         except RequestError as error:
             answer(reply, error)
             self._metrics.refused(call.path, error.status, error.code or error.kind)
 
     async def explained(self, call: Call) -> dict[str, Any]:
         """A dry run: what would be chosen for this call and why; nothing is sent or remembered."""
-        request, prompt = await self._read(call, self._sessions.known)
+        guest = self.tenants.named(call.header(TENANT))
+        request, prompt, _ = await self._read(call, guest, self._sessions.known)
         return self._placing.explained(self._placing.placed(request, prompt, {}))
 
-    async def _read(self, call: Call, session_of: Callable[[tuple[bytes, ...]], str | None]) -> tuple[Request, Prompt]:
-        """What placing needs to know. The parsed body ends here: a long exchange must not keep it in memory."""
+    async def _read(self, call: Call, guest: Guest, session_of: SessionOf) -> tuple[Request, Prompt, Call]:
+        """What placing needs to know, and what replicas get. The parsed body ends here: no exchange may keep it."""
         ask = asked(call)
-        served = self.models.served(ask.model)
+        served = self.models.served(ask.model, guest.salt)
+        call = self.tenants.salted(call, ask, guest)
         prompt = await served.read(ask)
         self._count += 1
         request = Request(
             id=str(self._count),
             route=ask.route,
             model=served.name,
-            tenant="",
+            tenant=guest.name,
             user=self._user.of(call, ask.body),
             session=self._session.of(call, ask.body) or session_of(prompt.blocks),
             prompt_tokens=prompt.tokens or len(call.body) // 4,
@@ -88,7 +100,7 @@ class Gateway:
             blocks=prompt.blocks,
             block_tokens=self.fleet.block_tokens,
         )
-        return request, prompt
+        return request, prompt, call
 
     async def _relayed(self, request: Request, prompt: Prompt, call: Call, reply: Reply, began_s: float) -> None:
         failed: dict[str, UpstreamError] = {}

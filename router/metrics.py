@@ -5,7 +5,7 @@ so no client can make the series grow. Counting is a few additions on plain numb
 scrapes. Not here: what a replica reports of itself (`engine_metrics`).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import Struct
@@ -77,7 +77,17 @@ class _Counts:
 class Metrics(Collector):
     """Counts outcomes, and reads fleet and watcher when scraped."""
 
-    def __init__(self, *, fleet: Fleet, watcher: Watcher, events: KvEvents, routes: Iterable[str]) -> None:
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        watcher: Watcher,
+        events: KvEvents,
+        routes: Iterable[str],
+        others: Sequence[Callable[[], Iterator[Built]]] = (),
+    ) -> None:
+        """`others` build the families of what is counted elsewhere."""
+        self._others = others
         self._fleet = fleet
         self._watcher = watcher
         self._events = events
@@ -180,6 +190,8 @@ class Metrics(Collector):
         yield from self._of_the_fleet()
         yield from self._of_the_replicas()
         yield from self._of_the_events()
+        for other in self._others:
+            yield from other()
         yield gauge("router_build_info", [((__version__,), 1)])
 
     def _of_the_fleet(self) -> Iterator[Built]:

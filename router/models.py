@@ -90,19 +90,22 @@ class Models:
     def names(self) -> tuple[str, ...]:
         return tuple(self._cards)
 
-    def served(self, name: str | None) -> Served:
+    def served(self, name: str | None, salt: str = "") -> Served:
         """The model a request asks for. Without a name: any replica will do, and if there is one model, it is that.
+
+        A tenant's `salt` starts chains of its own: no prediction is ever made from another tenant's prompts.
 
         Raises `UnknownModel` when the replicas are known and none serves `name`.
         """
         if name is None:
             bases = [card for card in self._cards.values() if not card.adapter]
             if not bases or len({card.root for card in bases}) > 1:
-                return Served("", None, Chain.root(""))
+                return Served("", None, Chain.root("", salt=salt))
             name = bases[0].id
         card = self._cards.get(name)
         if card is None:
             if not self._cards:  # no replica has answered yet
-                return Served(name, None, Chain.root(name))
+                return Served(name, None, Chain.root(name, salt=salt))
             raise UnknownModel(f"no replica serves {name[:200]!r}; served: {', '.join(self._cards)}", param="model")
-        return Served(name, self._reader_of(card.root), self._chains[name])
+        chain = Chain.root(card.root, card.adapter, salt) if salt else self._chains[name]
+        return Served(name, self._reader_of(card.root), chain)

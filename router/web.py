@@ -212,7 +212,11 @@ def public_application(
         state = health()
         return json_response(state, 200 if state["replicas_open"] else 503)
 
-    async def served(_: web.Request) -> web.Response:
+    async def served(request: web.Request) -> web.Response:
+        try:
+            gateway.tenants.guest(await _call(request))
+        except RequestError as refused:
+            return error_response(refused)
         body = models()
         if not gateway.models.names:
             error = NoReplicaAvailable("no replica has told its models yet; try again in 2 s", retry_after_s=2)

@@ -10,6 +10,9 @@ from router.families import DECISION_BOUNDS_S, Histogram
 from router.health import Watcher
 from router.kv_events import KvEvents
 from router.metrics import FAMILIES, Metrics, Outcome
+from router.rereading import Fixed
+from router.tenant_keys import Register
+from router.tenant_metrics import TenantCounts
 
 CHAT = "/v1/chat/completions"
 DONE = Outcome(
@@ -50,7 +53,8 @@ def metrics(fleet):
     fleet.opened("r1")
     events = KvEvents(fleet, ask=answer, root=watcher.root, untold=fleet.left)
     events.follow("r1", "http://127.0.0.1:1", "off")
-    return Metrics(fleet=fleet, watcher=watcher, events=events, routes=[CHAT])
+    tenants = TenantCounts(Fixed(Register()))
+    return Metrics(fleet=fleet, watcher=watcher, events=events, routes=[CHAT], others=[tenants.collect])
 
 
 def scraped(metrics: Metrics) -> dict[str, dict[tuple[str, ...], float]]:

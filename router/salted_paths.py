@@ -1,0 +1,52 @@
+"""Which paths take a cache salt, as vLLM 0.32 serves them, and what becomes of a call's body for it.
+
+The one rule: with tenants on, a path that runs the engine either takes the salt or is refused; an operator may list it
+as shared, in so many words. Not here: the edit of bytes (`splice`), and whose salt (`salts`).
+"""
+
+from collections.abc import Collection
+
+from msgspec.structs import replace
+
+from router.errors import BadRequest, NotSalted
+from router.http.messages import Call
+from router.openai import JSON_ROUTES, Ask
+from router.prompt_bodies import NOT_RUN
+from router.splice import safe, salted, unsalted
+
+GENERATE = "/inference/v1/generate"
+
+SALTLESS = NOT_RUN | {"/v2/embed"}
+"""Paths that take no salt and need none: nothing runs, or nothing is read from a cache."""
+
+SALTED = (JSON_ROUTES - SALTLESS) | {GENERATE}
+"""Paths whose body gets the salt. `/v1/messages` reads it since vLLM PR 49498; `router check --isolation` tells."""
+
+
+class SaltedPaths:
+    """Gives calls their salt, path by path."""
+
+    def __init__(self, shared: Collection[str] = ()) -> None:
+        """`shared`: paths that are served without a salt, because the operator says so."""
+        self._shared = frozenset(shared)
+
+    def __repr__(self) -> str:
+        return f"<SaltedPaths, {len(self._shared)} shared>"
+
+    def salted(self, call: Call, ask: Ask, salt: str) -> Call:
+        """The call as a replica may see it. Raises `NotSalted`, or `BadRequest` for a body that can't be made safe."""
+        route, body = ask.route, ask.body
+        if route in SALTED:
+            if body is None:
+                raise BadRequest("the body is not a JSON object; send one, so that it can be given its cache salt")
+            safe(call.body, body)
+            return replace(call, body=salted(call.body, body, salt))
+        if route not in SALTLESS and route not in self._shared:
+            raise NotSalted(
+                f"{route[:200]} takes no cache salt, so tenants could not be kept apart there; an operator may allow it"
+                " by tenants.shared_paths"
+            )
+        if body is None:
+            return call
+        safe(call.body, body)
+        return replace(call, body=unsalted(call.body, body))

@@ -1,0 +1,121 @@
+"""The one edit of a client's body: the tenant's `cache_salt`, spliced in before its last brace.
+
+Whatever the client calls its own salt is cut out first (also twice, or spelt with escapes), so that exactly one is
+left, whichever of two equal members a parser takes; everything else stays byte for byte. Members that can select
+cached state past the salt can't be made safe and are refused. The one rule: what a member is called is settled on the
+parsed body, never on its bytes. Not here: which salt (`salts`), and which paths take one (`salted_paths`).
+"""
+
+from collections.abc import Mapping
+from json.decoder import JSONDecodeError, JSONDecoder, scanstring  # type: ignore[attr-defined]  # not in the stubs
+from typing import Any
+
+from router.errors import BadRequest
+
+SALT = "cache_salt"
+
+_SPACE = " \t\n\r"
+_SELECTING = ("kv_transfer_params", "ec_transfer_params", "previous_response_id", "features")
+"""Top-level members of vLLM 0.32 that name state by something else than the prompt: ids or blocks held elsewhere,
+encoder outputs, a stored conversation, the hashes of images."""
+_WITHIN = (("vllm_xargs",), ("sampling_params", "extra_args"))
+"""Where the first two may stand as well: vLLM merges these into the same arguments of the engine."""
+_PARTED = ("messages", "input", "documents", "query", "queries", "text_1", "text_2")
+_CALLED_UUID = b'"uuid"'
+_ESCAPE = b"\\u"
+
+
+def safe(raw: bytes, body: Mapping[str, Any]) -> None:
+    """Raise `BadRequest` when the body selects cached state in a way that no salt keeps apart."""
+    for name in _SELECTING:
+        if body.get(name):
+            raise _refused(name)
+    for path in _WITHIN:
+        value: Any = body
+        for name in path:
+            value = value.get(name) if isinstance(value, Mapping) else None
+        if isinstance(value, Mapping):
+            for name in _SELECTING[:2]:
+                if value.get(name):
+                    raise _refused(".".join((*path, name)))
+    if _CALLED_UUID in raw or _ESCAPE in raw:  # rare; only then are the parts of messages looked at
+        try:
+            named = any(_names_a_part(body[name], False) for name in _PARTED if name in body)
+        except RecursionError:
+            raise BadRequest("the body is nested too deeply to tell whether it selects cached state") from None
+        if named:
+            raise _refused("uuid of a part of a message")
+
+
+def salted(raw: bytes, body: Mapping[str, Any], salt: str) -> bytes:
+    """The body with `salt` as its only `cache_salt`. `body` is `raw` parsed; `salt` needs no escaping."""
+    kept = len(body)
+    if SALT in body:
+        raw = _without(raw, SALT)
+        kept -= 1
+    end = raw.rindex(b"}")
+    comma = b"," if kept else b""
+    return b'%b%b"cache_salt":"%b"%b' % (raw[:end], comma, salt.encode("ascii"), raw[end:])
+
+
+def unsalted(raw: bytes, body: Mapping[str, Any]) -> bytes:
+    """The body without any `cache_salt`."""
+    return _without(raw, SALT) if SALT in body else raw
+
+
+def _refused(name: str) -> BadRequest:
+    return BadRequest(
+        f"{name} selects cached state that tenants are kept apart by; it is not allowed here, take it out", param=name
+    )
+
+
+def _names_a_part(value: Any, part: bool) -> bool:
+    """Whether a part of a message brings a `uuid`: vLLM takes it for the hash of an image that need not be sent."""
+    if isinstance(value, Mapping):
+        if part and value.get("uuid") and value.get("type") != "text":
+            return True
+        return _names_a_part(value.get("content"), True)
+    return isinstance(value, list) and any(_names_a_part(item, part) for item in value)
+
+
+def _without(raw: bytes, name: str) -> bytes:
+    """The object with no member of that name, whatever its spelling; a cut member takes one comma with it."""
+    text = raw.decode("utf-8")
+    try:
+        members = _members(text)
+    except (JSONDecodeError, RecursionError, IndexError):  # orjson read it, so only its depth can be the matter
+        raise BadRequest("the body is nested too deeply to set its cache_salt") from None
+    kept: list[str] = []
+    start = members[0][1]
+    head = text[:start]
+    for place, (key, begin, end) in enumerate(members):
+        if key != name:
+            after = members[place + 1][1] if place + 1 < len(members) else end
+            kept += (text[begin:end], text[end:after])
+    if kept:
+        kept.pop()  # what stood between the last member that stays and one that was cut
+    return (head + "".join(kept) + text[members[-1][2] :]).encode("utf-8")
+
+
+def _members(text: str) -> list[tuple[str, int, int]]:
+    """The members of the object `text` is: name, where its key begins, where its value ends."""
+    decode = JSONDecoder().raw_decode
+    found = []
+    at = _past_space(text, text.index("{") + 1)
+    while text[at] == '"':
+        begin = at
+        name, at = scanstring(text, at + 1, True)
+        at = _past_space(text, _past_space(text, at) + 1)
+        _, at = decode(text, at)
+        found.append((name, begin, at))
+        at = _past_space(text, at)
+        if text[at] == "}":
+            break
+        at = _past_space(text, at + 1)
+    return found
+
+
+def _past_space(text: str, at: int) -> int:
+    while text[at] in _SPACE:
+        at += 1
+    return at

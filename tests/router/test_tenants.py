@@ -1,0 +1,295 @@
+"""Tenants as their clients see them: who comes in, what replicas get, what is told to whom."""
+
+import asyncio
+import json
+import logging
+
+import pytest
+
+from router.errors import BadRequest, ConfigError, HeadTooLarge, Unauthorized
+from router.salts import Salts
+from router.tenant_keys import Tenant
+from router.tenants import LONGEST_BYTES, credential
+from tests.fakes import BODY, IDLE, client_of, fake_replica, load_of, ok, post, posted, router_over, until
+from tests.tenanted import ALPHA, BETA, SECRET, bearer, tenanted, tenants_text
+
+SALTS = Salts(SECRET.encode())
+SALT_OF = {name: SALTS.of(Tenant(name), 0.0) for name in ("alpha", "beta")}
+
+
+def salt_seen(replica, at: int = -1) -> object:
+    """The salt of the body a replica got, and that the body names it once."""
+    pairs = json.loads(replica.seen[at].body, object_pairs_hook=list)
+    found = [value for name, value in pairs if name == "cache_salt"]
+    assert len(found) == 1
+    return found[0]
+
+
+# -- who comes in ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [],
+        [b"Authorization: Bearer sk-test-nobody"],
+        [b"Authorization: Bearer "],
+        [b"Authorization: Basic abc"],
+        [b"Authorization: " + ALPHA.encode()],
+        [b"x-api-key: sk-test-nobody"],
+        [b"X-Tenant-Id: alpha"],
+        [b"Authorization: Bearer a.b.c"],
+    ],
+    ids=range(8),
+)
+async def test_nobody_comes_in_unknown(tmp_path, fields):
+    async with fake_replica() as replica, tenanted(tmp_path, replica) as up:
+        reply = await posted(up.url, BODY, *fields)
+        assert (reply.status, reply.error["code"]) == (401, "invalid_api_key")
+        assert reply.values(b"www-authenticate") == [b"Bearer"]
+        assert b"sk-test" not in reply.head + reply.body
+        assert replica.seen == []
+        assert load_of(up) == IDLE
+
+
+@pytest.mark.parametrize("field", [bearer(ALPHA), b"x-api-key: " + ALPHA.encode(), b"API-Key: " + ALPHA.encode()])
+async def test_a_key_comes_in_and_stops_here(tmp_path, field):
+    async with fake_replica() as replica, tenanted(tmp_path, replica) as up:
+        assert (await posted(up.url, BODY, field)).status == 200
+        assert salt_seen(replica) == SALT_OF["alpha"]
+        assert ALPHA.encode() not in replica.seen[0].head + replica.seen[0].body
+
+
+async def test_the_routers_own_key_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLEET_KEY", "fleet-key")
+    async with fake_replica() as replica, tenanted(tmp_path, replica, replica_key_env="FLEET_KEY") as up:
+        await posted(up.url, BODY, b"x-api-key: " + BETA.encode())
+        assert replica.seen[0].values(b"authorization") == [b"Bearer fleet-key"]
+        assert BETA.encode() not in replica.seen[0].head
+
+
+async def test_only_the_credential_tells_who_it_is(tmp_path):
+    async with fake_replica() as replica, tenanted(tmp_path, replica) as up:
+        body = b'{"model":"m","prompt":"hi","tenant":"beta","user":"beta"}'
+        await posted(up.url, body, bearer(ALPHA), b"X-Tenant-Id: beta", b"X-Router-Tenant: beta")
+        assert salt_seen(replica) == SALT_OF["alpha"]
+
+
+@pytest.mark.parametrize("get", [True, False])
+async def test_two_authorization_headers_are_refused(tmp_path, get):
+    async with fake_replica() as replica, tenanted(tmp_path, replica) as up, client_of(up.url) as client:
+        twice = bearer(ALPHA) + b"\r\n" + bearer(BETA)
+        await client.send(b"GET /v1/models HTTP/1.1\r\nHost: a\r\n" + twice + b"\r\n\r\n" if get else post(BODY, twice))
+        reply = await client.reply()
+        assert reply.status == 400
+        assert "more than one" in reply.error["message"]
+        assert b"K3yM4terial" not in reply.body
+
+
+def test_credentials_that_can_not_be_told_apart():
+    with pytest.raises(BadRequest, match="more than one credential"):
+        credential([(b"Authorization", b"Bearer a"), (b"X-Api-Key", b"b")])
+    with pytest.raises(HeadTooLarge, match="longer than 8192 bytes"):
+        credential([(b"authorization", b"Bearer " + b"k" * LONGEST_BYTES)])
+    with pytest.raises(Unauthorized, match="no API key"):
+        credential([(b"x-api-key", b"  ")])
+    assert credential([(b"AUTHORIZATION", b"bEARER  k ")]) == b"k"
+
+
+async def test_a_key_over_8_kb_is_431_and_quoted_nowhere(tmp_path, caplog):
+    caplog.set_level(logging.DEBUG)
+    async with fake_replica() as replica, tenanted(tmp_path, replica) as up:
+        for field in (bearer("sk-" + "LongKey0" * 1200), b"x-api-key: " + b"LongKey0" * 1200):
+            reply = await posted(up.url, BODY, field)
+            assert reply.status == 431
+            assert "LongKey0" not in reply.body.decode() + caplog.text
+        assert replica.seen == []
+
+
+async def test_models_are_told_to_tenants_and_replicas_to_nobody(tmp_path):
+    async with fake_replica() as replica, tenanted(tmp_path, replica) as up:
+        await until(lambda: up.gateway.models.names != ())
+        for fields, status in ((b"", 401), (bearer(ALPHA) + b"\r\n", 200)):
+            async with client_of(up.url) as client:
+                await client.send(b"GET /v1/models HTTP/1.1\r\nHost: a\r\n" + fields + b"\r\n")
+                assert (await client.reply()).status == status
+        async with client_of(up.url) as client:
+            await client.send(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert (await client.reply()).json == {"replicas_open": 1}
+
+
+# -- what replicas get -------------------------------------------------------------------------------------------------
+
+GIVEN = {
+    "absent": b'{"model":"m","prompt":"p"}',
+    "empty": b'{"model":"m","prompt":"p","cache_salt":""}',
+    "null": b'{"model":"m","cache_salt":null,"prompt":"p"}',
+    "another tenant's": b'{"model":"m","prompt":"p","cache_salt":"%b"}' % SALT_OF["beta"].encode(),
+    "a list": b'{"model":"m","prompt":"p","cache_salt":["x"]}',
+    "an object": b'{"cache_salt":{"cache_salt":"x"},"model":"m","prompt":"p"}',
+    "twice": b'{"model":"m","prompt":"p","cache_salt":"one","cache_salt":"two"}',
+    "escaped": b'{"model":"m","prompt":"p","cache\\u005fsalt":"one", "\\u0063ache_salt" : "two" }\r\n',
+}
+
+
+@pytest.mark.parametrize("name", GIVEN)
+@pytest.mark.parametrize("path", [b"/v1/completions", b"/v1/responses", b"/v1/embeddings", b"/inference/v1/generate"])
+async def test_the_clients_salt_never_reaches_a_replica(tmp_path, name, path):
+    async with fake_replica() as replica, tenanted(tmp_path, replica) as up:
+        for _ in range(2):
+            reply = await posted(up.url, GIVEN[name], bearer(ALPHA), path=path)
+            assert reply.status == 200
+            assert salt_seen(replica) == SALT_OF["alpha"]
+            assert SALT_OF["alpha"].encode() not in reply.head + reply.body
+
+
+@pytest.mark.parametrize("path", [b"/v1/audio/transcriptions", b"/v1/audio/speech", b"/v1/unknown", b"/V1/completions"])
+async def test_a_path_without_a_salt_is_refused_unless_the_operator_shares_it(tmp_path, path):
+    async with fake_replica() as replica:
+        async with tenanted(tmp_path, replica) as up:
+            reply = await posted(up.url, BODY, bearer(ALPHA), path=path)
+            assert (reply.status, reply.error["code"]) == (403, "path_not_salted")
+            assert replica.seen == []
+        async with tenanted(tmp_path, replica, tenants__shared_paths=path.decode()) as up:
+            assert (await posted(up.url, BODY, bearer(ALPHA), path=path)).status == 200
+            assert replica.seen[0].body == BODY
+
+
+async def test_a_path_where_nothing_runs_takes_no_salt(tmp_path):
+    async with fake_replica() as replica, tenanted(tmp_path, replica) as up:
+        await posted(up.url, b'{"model":"m","cache_salt":"x","prompt":"p"}', bearer(ALPHA), path=b"/tokenize")
+        assert replica.seen[-1].body == b'{"model":"m","prompt":"p"}'
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model":"m","prompt":"p","kv_transfer_params":{"prompt_token_ids":[1,2,3]}}',
+        b'{"model":"m","prompt":"p","previous_response_id":"resp_1"}',
+        b"not JSON",
+    ],
+    ids=range(3),
+)
+async def test_what_can_not_be_made_safe_is_refused(tmp_path, body):
+    async with fake_replica() as replica, tenanted(tmp_path, replica) as up:
+        assert (await posted(up.url, body, bearer(ALPHA), path=b"/inference/v1/generate")).status == 400
+        assert replica.seen == []
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+
+async def test_requests_a_minute(tmp_path):
+    text = tenants_text(alpha="requests_per_minute = 2")
+    async with fake_replica() as replica, tenanted(tmp_path, replica, text=text) as up:
+        statuses = [(await posted(up.url, BODY, bearer(ALPHA))).status for _ in range(2)]
+        reply = await posted(up.url, BODY, bearer(ALPHA))
+        assert (statuses, reply.status, reply.error["code"]) == ([200, 200], 429, "rate_limit_exceeded")
+        assert reply.values(b"x-ratelimit-limit-requests") == [b"2"]
+        assert reply.values(b"x-ratelimit-remaining-requests") == [b"0"]
+        assert 1 <= int(reply.values(b"retry-after")[0]) <= 30
+        assert (await posted(up.url, BODY, bearer(BETA))).status == 200
+
+
+async def test_requests_in_flight_are_let_go_however_they_end(tmp_path):
+    async def never(exchange):
+        await exchange.left()
+
+    text = tenants_text(alpha="in_flight = 1")
+    async with fake_replica(never) as replica, tenanted(tmp_path, replica, text=text) as up:
+        async with client_of(up.url) as client:
+            await client.send(post(BODY, bearer(ALPHA)))
+            await until(lambda: len(replica.seen) == 1)
+            assert (await posted(up.url, BODY, bearer(ALPHA))).status == 429
+        await until(lambda: replica.left == 1)
+        async with client_of(up.url) as client:
+            await client.send(post(BODY, bearer(ALPHA)))
+            await until(lambda: len(replica.seen) == 2)
+
+
+async def test_tokens_a_minute_are_taken_before_and_after(tmp_path):
+    answer = b'{"usage":{"prompt_tokens":1,"completion_tokens":90,"total_tokens":91}}'
+    text = tenants_text(alpha="tokens_per_minute = 60")
+    async with fake_replica(ok(answer)) as replica, tenanted(tmp_path, replica, text=text) as up:
+        assert (await posted(up.url, BODY, bearer(ALPHA))).status == 200
+        reply = await posted(up.url, BODY, bearer(ALPHA))
+        assert reply.status == 429
+        assert reply.values(b"x-ratelimit-limit-tokens") == [b"60"]
+        assert int(reply.values(b"retry-after")[0]) > 25
+
+
+# -- what is told to whom ----------------------------------------------------------------------------------------------
+
+
+async def test_metrics_name_tenants_and_neither_keys_nor_salts(tmp_path, caplog):
+    caplog.set_level(logging.DEBUG)
+    async with fake_replica() as replica, tenanted(tmp_path, replica) as up:
+        await posted(up.url, b'{"model":"m","prompt":"the prompt itself"}', bearer(ALPHA))
+        await posted(up.url, BODY, b"Authorization: Bearer sk-test-nobody-knows")
+        told = up.metrics.exposition().decode() + caplog.text
+        assert 'router_tenant_requests_total{outcome="ok",tenant="alpha"} 1.0' in told
+        assert 'code="invalid_api_key"' in told
+        for secret in (ALPHA, "sk-test", SECRET[:8], SALT_OF["alpha"], "the prompt itself", "nobody-knows"):
+            assert secret not in told
+
+
+async def test_start_says_whether_caches_are_shared(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    async with fake_replica() as replica:
+        async with router_over(replica):
+            assert "tenants are off: every client shares the replicas' prefix caches" in caplog.text
+        async with tenanted(tmp_path, replica, tenants__shared_paths="/v1/audio/speech"):
+            assert "tenants are on: 2 in the file" in caplog.text
+            assert "NOT kept apart on /v1/audio/speech" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"tenants__salt_secret_file": None}, "ROUTER_SALT_SECRET"),
+        ({"tenants__file": "nowhere.toml"}, "router tenants add"),
+        ({"tenants__salt_secret_file": "nowhere"}, "can't be read"),
+        ({"jwt__key_file": "nowhere"}, "issuer"),
+        ({"jwt__key_file": "nowhere", "jwt__algorithms": "none"}, "jwt.algorithms"),
+    ],
+)
+async def test_no_start_without_what_keeps_tenants_apart(tmp_path, monkeypatch, settings, told):
+    monkeypatch.delenv("ROUTER_SALT_SECRET", raising=False)
+    async with fake_replica() as replica:
+        with pytest.raises(ConfigError, match=told):
+            async with tenanted(tmp_path, replica, **settings):
+                pass
+
+
+async def test_a_dry_run_names_its_tenant_and_predicts_nothing_of_another(tmp_path):
+    prompt = json.dumps({"model": "m", "prompt": "word " * 400}).encode()
+    async with fake_replica() as replica, tenanted(tmp_path, replica, tokenizer__where="text") as up:
+        await posted(up.url, prompt, bearer(ALPHA))
+        await until(lambda: load_of(up) == IDLE)
+        matched = {}
+        for name in ("alpha", "beta", ""):
+            fields = [b"X-Router-Tenant: " + name.encode()] if name else []
+            reply = await posted(up.admin_url, prompt, *fields, path=b"/explain?path=/v1/completions")
+            matched[name] = reply.json["replicas"][0]["matched_tokens"]
+        assert matched["alpha"] > 0
+        assert (matched["beta"], matched[""]) == (0, 0)
+
+
+async def test_requests_go_on_while_the_file_changes(tmp_path):
+    async with fake_replica() as replica, tenanted(tmp_path, replica) as up:
+        stop = asyncio.Event()
+
+        async def asks(key: str) -> set[int]:
+            found = set()
+            while not stop.is_set():
+                found.add((await posted(up.url, BODY, bearer(key))).status)
+            return found
+
+        asking = [asyncio.ensure_future(asks(ALPHA)), asyncio.ensure_future(asks("sk-test-gamma-key"))]
+        (tmp_path / "tenants.toml").write_text(tenants_text().replace("beta", "gamma") + "[tenants.beta\n")
+        await asyncio.to_thread(lambda: None)
+        (tmp_path / "tenants.toml").write_text(tenants_text().replace("beta", "renamed"))
+        text = "router_tenant_requests_total"
+        await until(lambda: text in up.metrics.exposition().decode())
+        stop.set()
+        assert await asyncio.gather(*asking) == [{200}, {401}]

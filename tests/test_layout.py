@@ -15,6 +15,7 @@ MOST_FUNCTION_LINES = 70
 TESTED_ELSEWHERE = {
     "policies/errors.py": "test_plugins.py",  # names only; raised there and in test_fleet
     "sim/errors.py": "test_replica.py",  # names only
+    "sim/arrivals.py": "test_run.py",  # values only
     "sim/jobs.py": "test_replica.py",  # the values a replica takes and gives
     "sim/live.py": "test_emulator.py",  # the emulator's clock, seen through its answers
     "sim/emulator_*.py": "test_emulator.py",  # parts of one server, tested as its clients see it

@@ -75,6 +75,12 @@ class Fleet:
         """The replicas of the fleet, open or closed, in the order they joined."""
         return tuple(entry.name for entry in self._entries.values() if entry.present)
 
+    def weighed(self, name: str, weight: float) -> None:
+        """A replica's relative speed is another one from now on."""
+        if weight <= 0:
+            raise FleetError(f"replica {name!r} has weight {weight}; a weight is a speed and must be above 0")
+        self._changed(name).weight = weight
+
     def opened(self, name: str) -> None:
         self._entry(name).open = True
 
@@ -234,13 +240,34 @@ class Fleet:
             rows.append(row)
         return tuple(rows)
 
+    def warmest(self, request: Request, without: Container[str]) -> int:
+        """The longest match of the replicas that serve a request, open or closed, but for those in `without`."""
+        serving = [
+            entry
+            for entry in self._entries.values()
+            if entry.name not in without and entry.present and (entry.models is None or request.model in entry.models)
+        ]
+        if not serving or not request.blocks:
+            return 0
+        matched = self._index.matched(request.blocks)
+        return max(self._reach(entry, matched.get(entry.name, 0)) for entry in serving)
+
     def load(self, name: str) -> tuple[int, int]:
         """Requests in flight and uncached prompt tokens pending on one replica."""
         entry = self._entry(name)
         return len(entry.flights), entry.pending_prefill_tokens
 
+    def remaining(self, name: str) -> int:
+        """Requests still counted on a replica that may have left; 0 for one that nobody knows any more."""
+        entry = self._entries.get(name)
+        return 0 if entry is None else len(entry.flights)
+
     def held_blocks(self, name: str) -> int:
         return self._index.held_blocks(name)
+
+    def effective_blocks(self, name: str) -> int | None:
+        """What is believed to stay cached on a replica; None while it is neither stated nor fitted."""
+        return self._entry(name).capacity_blocks
 
     @property
     def index_runs(self) -> int:

@@ -122,6 +122,8 @@ def test_facts_make_the_book(facts: list[Callable[[Fleet], None]], expected: str
     [
         (lambda f: f.joined("r1"), "'r1' joined twice"),
         (lambda f: f.joined("r2", weight=0.0), "weight 0"),
+        (lambda f: f.weighed("r1", 0.0), "weight 0"),
+        (lambda f: f.weighed("r9", 1.0), "no replica 'r9'"),
         (lambda f: f.left("r9"), "no replica 'r9'"),
         (lambda f: f.opened("r9"), "no replica 'r9'"),
         (lambda f: f.closed("r9"), "no replica 'r9'"),
@@ -256,6 +258,22 @@ def test_a_view_has_what_is_known_and_changes_nothing() -> None:
     assert (replica.held_blocks, replica.capacity_blocks, replica.weight) == (10, 100, 2.0)
     assert (replica.engine_running, replica.engine_waiting, replica.engine_kv_used_fraction) == (3, 1, 0.5)
     assert replica.report_age_s == 2.5
+
+
+def test_a_new_weight_is_in_the_next_view() -> None:
+    fleet = fleet_of("r1", "r2")
+    assert [replica.weight for replica in fleet.view(A, 0.0)] == [1.0, 1.0]
+    fleet.weighed("r2", 0.25)
+    assert [replica.weight for replica in fleet.view(A, 0.0)] == [1.0, 0.25]
+
+
+def test_what_a_replica_that_left_still_serves_is_remembered_until_it_ends() -> None:
+    fleet = fleet_of("r1", "r2")
+    fleet.sent(A, "r1")
+    fleet.left("r1")
+    assert (fleet.remaining("r1"), fleet.remaining("r2"), fleet.remaining("r9")) == (1, 0, 0)
+    fleet.done(A)
+    assert fleet.remaining("r1") == 0
 
 
 def test_a_view_is_in_the_order_of_joining_and_leaves_out_the_tried() -> None:

@@ -84,7 +84,7 @@ class Gateway:
     async def _read(self, call: Call, guest: Guest, session_of: SessionOf) -> tuple[Request, Prompt, Call]:
         """What placing needs to know, and what replicas get. The parsed body ends here: no exchange may keep it."""
         ask = asked(call)
-        served = self.models.served(ask.model, guest.salt)
+        served = self.models.served(ask.model, guest.salt or ask.salt)
         call = self.tenants.salted(call, ask, guest)
         prompt = await served.read(ask)
         self._count += 1

@@ -84,6 +84,8 @@ class Ask(Struct, frozen=True):
     model: str | None
     max_output_tokens: int | None
     stream: bool
+    salt: str = ""
+    """The client's own `cache_salt`; empty without one."""
 
 
 def asked(call: Call) -> Ask:
@@ -104,13 +106,14 @@ def asked(call: Call) -> Ask:
         body = _object_or_none(call.body)
     if body is None:
         return Ask(route, None, None, None, False)
-    model = body.get("model")
+    model, salt = body.get("model"), body.get("cache_salt")
     return Ask(
         route,
         body,
         model if isinstance(model, str) and model else None,
         _max_output_tokens(body),
         body.get("stream") is True,
+        salt if isinstance(salt, str) else "",
     )
 
 

@@ -20,6 +20,13 @@ def test_model_stream_and_length_are_read() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("member", "salt"), [(b"", ""), (b', "cache_salt": "blue"', "blue"), (b', "cache_salt": 7', "")]
+)
+def test_a_clients_own_salt_is_read(member: bytes, salt: str) -> None:
+    assert asked(_call(CHAT, b'{"model": "m"' + member + b"}")).salt == salt
+
+
 def test_the_last_of_duplicate_members_counts_as_for_the_engine() -> None:
     assert asked(_call(CHAT, b'{"model": "a", "model": "b"}')).model == "b"
 

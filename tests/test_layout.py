@@ -34,6 +34,7 @@ TESTED_ELSEWHERE = {
 
 OF_SEVERAL_MODULES = {
     "test_clients.py",  # the whole router, as client libraries use it
+    "test_published.py",  # the whole simulator, against what others published
 }
 """Test files that are named after no module, and what they test."""
 

@@ -23,19 +23,11 @@ _LOOK_AGAIN_S = 0.02
 
 def followed(config: Config, fleet: Fleet, watcher: Watcher, client: aiohttp.ClientSession) -> KvEvents:
     """Who follows the events of all replicas, for as long as a router runs."""
-    addresses = {replica.name: replica for replica in config.replicas}
-
-    def untold(name: str) -> None:
-        # The fleet has no way to forget only what events told; one that joins again has told nothing.
-        fleet.left(name)
-        fleet.joined(name, weight=addresses[name].weight, capacity_blocks=addresses[name].capacity_blocks)
-        watcher.rejoined(name)
-
     events = KvEvents(
         fleet,
         ask=partial(answer, client),
         root=watcher.root,
-        untold=untold,
+        untold=fleet.untold,
         capacity_blocks=watcher.usable_blocks,
         seeds=_seeds(),
     )

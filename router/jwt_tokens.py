@@ -17,7 +17,6 @@ from router.tenant_keys import good_name
 if TYPE_CHECKING:
     from jwt import PyJWK
 
-_REMEMBERED = 10_000
 _LEAST_SECRET_BYTES = 32
 _REFUSALS = {
     "ExpiredSignatureError": "has expired",
@@ -33,7 +32,14 @@ class Tokens:
     """Checks tokens under one set of keys. Made anew when the keys change."""
 
     def __init__(
-        self, keys: "dict[str, PyJWK | str | bytes]", algorithms: Sequence[str], issuer: str, audience: str, claim: str
+        self,
+        keys: "dict[str, PyJWK | str | bytes]",
+        algorithms: Sequence[str],
+        issuer: str,
+        audience: str,
+        claim: str,
+        *,
+        remembered: int = 10_000,
     ) -> None:
         """`keys` by their `kid`; one under the empty name is for tokens without a `kid`, too."""
         import jwt
@@ -44,6 +50,7 @@ class Tokens:
         self._issuer = issuer
         self._audience = audience
         self._claim = claim
+        self._remembered = remembered
         self._known: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
 
     def __repr__(self) -> str:
@@ -56,7 +63,7 @@ class Tokens:
         if known is not None and now_s < known[1]:
             return known[0]
         name, expires_s = self._checked(token)
-        if len(self._known) >= _REMEMBERED:
+        if len(self._known) >= self._remembered:
             self._known.popitem(last=False)
         self._known[digest] = name, expires_s
         return name

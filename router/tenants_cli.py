@@ -99,7 +99,8 @@ def _list(given: Arguments) -> int:
 
 
 def _short(key: dict[str, Any]) -> str:
-    return key["hash"][:15] + "…" + (f" until {key['expires']}" if key["expires"] else "")
+    until = f" until {key['expires']}" if key["expires"] else ""
+    return f"{key['hash'][:15]}…{until}"
 
 
 def _row(told: Any, now_s: float) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import hmac
 import logging
 import os
 from base64 import urlsafe_b64encode
+from pathlib import Path
 
 import pytest
 
@@ -93,7 +94,7 @@ def test_the_environment_may_hold_the_secret():
     with pytest.raises(ConfigError, match="--salt-secret-file"):
         salts(None, {}, 0.0)
     with pytest.raises(ConfigError, match="can't be read"):
-        salts(__import__("pathlib").Path("nowhere"), {"ROUTER_SALT_SECRET": NEW.decode()}, 0.0)
+        salts(Path("nowhere"), {"ROUTER_SALT_SECRET": NEW.decode()}, 0.0)
 
 
 def test_nothing_shows_a_secret(tmp_path, caplog):

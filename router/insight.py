@@ -1,0 +1,60 @@
+"""Wiring of what looks on while requests are served: a shadow policy, and tracing.
+
+The one rule: what is off costs nothing; its module is not even imported. Not here: the page (`router.page`).
+"""
+
+import asyncio
+from contextlib import AsyncExitStack, suppress
+from typing import TYPE_CHECKING
+
+from policies.plugins import load
+from policies.types import Policy
+from router.accounts import Accounts
+from router.config import Config
+from router.errors import ConfigError
+from router.gateway import Gateway
+from router.http.server import Serve
+from router.openai import ROUTES
+
+if TYPE_CHECKING:
+    from router.shadow import Shadow
+
+_SENT_S = 5.0  # for the last spans, when the router ends
+
+
+def shadow_policy(config: Config) -> tuple[Policy, ...]:
+    """The second policy, if there is one. Raises `PolicyError`."""
+    return () if config.policy.shadow is None else (load(config.policy.shadow, {}, config.policy.seed),)
+
+
+def shadowed(config: Config, policies: tuple[Policy, ...]) -> "tuple[Shadow, ...]":
+    """What counts where the second policy parts from the live one."""
+    if not policies or config.policy.shadow is None:
+        return ()
+    from router.shadow import Shadow
+
+    return tuple(Shadow(config.policy.shadow, one, ROUTES, asyncio.get_running_loop().call_soon) for one in policies)
+
+
+def traced(stack: AsyncExitStack, config: Config, gateway: Gateway, accounts: Accounts) -> Serve:
+    """How requests are served: by the gateway, inside spans where those are wanted. Raises `ConfigError`."""
+    endpoint = config.tracing.endpoint
+    if endpoint is None:
+        return gateway.serve
+    try:
+        from router.tracing import Tracing, exporting
+    except ImportError as error:
+        remedy = "pip install 'prefix-router[otel]'"
+        raise ConfigError(f"tracing.endpoint needs OpenTelemetry ({error.name} is missing): {remedy}") from None
+    tracing = Tracing(exporting(endpoint), gateway.serve)
+
+    async def close() -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SENT_S):
+                await asyncio.to_thread(tracing.close)
+
+    stack.push_async_callback(close)
+    accounts.choice_ears.append(tracing.placed)
+    accounts.ears.append(tracing.ended)
+    accounts.refusal_ears.append(tracing.refused)
+    return tracing.serve

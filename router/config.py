@@ -1,173 +1,47 @@
-"""Every setting of the router, written once: its name, type, default and description.
+"""The whole configuration, and where each of its values came from.
 
 Values come from a TOML file, then the environment (`ROUTER_LISTEN__PORT`), then `--set key=value`, then dedicated
 flags; a later one wins and the origin of each is kept. The one rule: a secret is never a value here, only the name of
-an environment variable or file that holds it. Not here: how replicas are written (`addresses`), tables (`settings`).
+an environment variable or file that holds it. Not here: the settings of each section (`sections`), how replicas are
+written (`addresses`), tables (`settings`).
 """
 
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
 from router.addresses import parsed
 from router.errors import ConfigError
-from router.kv_sources import AUTO, OFF, configured
+from router.kv_sources import AUTO
+from router.sections import (
+    Admin,
+    Admission,
+    Count,
+    HealthRules,
+    Identities,
+    JsonWebTokens,
+    KvEvents,
+    Limits,
+    Listen,
+    Logging,
+    PolicyChoice,
+    Recording,
+    ReplicaTls,
+    RetryRules,
+    Seconds,
+    Section,
+    TenantSettings,
+    TimeLimits,
+    Tokenizer,
+    TracingSettings,
+    VariableName,
+)
+from router.sections import ReplicaAddress as ReplicaAddress
 from router.sources import did_you_mean, from_environment, from_file, from_sets
-
-Port = Annotated[int, Field(ge=0, le=65535)]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
-VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-
-
-def _listed(value: object) -> object:
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-
-
-def _endpoint(value: str) -> str:
-    if value not in (AUTO, OFF):
-        configured(value, "http://127.0.0.1")
-    return value
-
-
-KvEvents = Annotated[str, AfterValidator(_endpoint)]
-Source = Annotated[str, Field(pattern=r"^(header|body):\S+$")]
-Sources = Annotated[tuple[Source, ...], BeforeValidator(_listed)]
-
-
-class Section(BaseModel):
-    """A table of settings: frozen, and closed to names it does not know."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-
-class Listen(Section):
-    host: str = Field(default="127.0.0.1", description="address clients connect to; 0.0.0.0 for every interface")
-    port: Port = Field(default=8080, description="port clients connect to; 0 takes any free one")
-
-
-class Admin(Section):
-    host: str = Field(
-        default="127.0.0.1", description="address of /metrics, /state and /explain; keep it away from clients"
-    )
-    port: Port = Field(default=9090, description="port of /metrics, /state and /explain; 0 takes any free one")
-
-
-class ReplicaAddress(Section):
-    name: str = Field(description="short name in logs, metrics and choices; r1, r2, … when not given")
-    url: str = Field(description="scheme, host and port of the replica: http://10.0.0.1:8000")
-    weight: float = Field(
-        default=1.0, gt=0, allow_inf_nan=False, description="relative speed; 2.0 prefills twice as fast"
-    )
-    capacity_blocks: Count | None = Field(
-        default=None, description="blocks of its KV cache, where its /metrics does not say (or says wrong)"
-    )
-    kv_events: KvEvents | None = Field(
-        default=None, description="where it publishes KV events, if not as kv_events says: auto, off or ENDPOINT"
-    )
-
-
-class PolicyChoice(Section):
-    name: str = Field(default="prefix-aware", description="a name that `router policies` lists, or module:attribute")
-    settings: dict[str, Any] = Field(default_factory=dict, description="keyword arguments of the policy")
-    seed: int = Field(default=0, description="seed of whatever a policy leaves to chance")
-
-
-class Tokenizer(Section):
-    path: str | None = Field(default=None, description="folder, tokenizer.json or hub name of the model's tokenizer")
-    where: Literal["auto", "local", "replica", "text", "none"] = Field(
-        default="auto",
-        description="who turns prompts into tokens: this process, a replica's /tokenize, nobody (text: chunks of it; "
-        "none: prompts are not read, as under auto with a policy that does not look at them)",
-    )
-
-
-class Identities(Section):
-    user: Sources = Field(
-        default=("header:x-user-id", "body:user", "body:safety_identifier", "body:metadata.user_id"),
-        description="where a request's user is read, in order: header:NAME or body:MEMBER",
-    )
-    session: Sources = Field(
-        default=("header:x-session-id", "body:prompt_cache_key"),
-        description="where a conversation's id is read, in order; without any it is inferred from the prompt",
-    )
-
-
-class TimeLimits(Section):
-    connect_s: Seconds = Field(default=5.0, description="longest wait for a connection to a replica")
-    first_byte_s: Seconds | None = Field(
-        default=None, description="longest wait for a replica's first byte; none is no limit"
-    )
-    idle_s: Seconds | None = Field(
-        default=300.0, description="longest silence in the middle of a reply; none is no limit"
-    )
-
-
-class Limits(Section):
-    body_bytes: Count = Field(
-        default=64 * 1024 * 1024, description="largest request body; a larger one is answered 413"
-    )
-    header_bytes: Count = Field(default=64 * 1024, description="largest request head; a larger one is answered 431")
-    prompt_cache_bytes: Count = Field(
-        default=256 * 1024 * 1024, description="memory for prompts already turned into blocks"
-    )
-
-
-class HealthRules(Section):
-    interval_s: Seconds = Field(default=2.0, description="pause between two probes of a replica")
-    timeout_s: Seconds = Field(default=5.0, description="longest wait for the answer to a probe")
-    fall: Count = Field(default=2, description="failures in a row that take a replica out")
-    rise: Count = Field(default=1, description="good probes in a row that bring it back")
-    passive: bool = Field(default=True, description="whether failed requests count, not only failed probes")
-
-
-class Logging(Section):
-    level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="least severe line that is written"
-    )
-    format: Literal["text", "json"] = Field(default="text", description="key=value text or one JSON object a line")
-    requests: bool = Field(default=False, description="one line per request at level info; otherwise at debug")
-
-
-class TenantSettings(Section):
-    file: str | None = Field(
-        default=None,
-        description="TOML file of tenants and the hashes of their keys; with it tenants are on",
-    )
-    salt_secret_file: str | None = Field(
-        default=None, description="file with the secret that salts are derived from; else ROUTER_SALT_SECRET holds it"
-    )
-    salt_overlap_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
-        default=3600.0,
-        description="over how long tenants move to a new secret, so that not all caches get cold",
-    )
-    shared_paths: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
-        default=(), description="paths served to tenants although they take no cache salt"
-    )
-
-
-class JsonWebTokens(Section):
-    key_file: str | None = Field(
-        default=None,
-        description="file with the public key (PEM, JWKS) or HS secret of tokens; with it tenants are on",
-    )
-    algorithms: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
-        default=("RS256",), description="accepted signatures, of one family: HS256, RS256, ES256, … (never none)"
-    )
-    issuer: str | None = Field(default=None, description="who must have issued a token")
-    audience: str | None = Field(default=None, description="whom a token must be for")
-    claim: str = Field(default="sub", description="the claim that names the tenant")
-
-
-class Recording(Section):
-    path: str | None = Field(
-        default=None, description="file to which a trace without text is appended, for the simulator to read"
-    )
-    max_bytes: Count = Field(default=1024**3, description="size at which recording ends; nothing is rotated")
 
 
 class Config(Section):
@@ -177,9 +51,14 @@ class Config(Section):
     admin: Admin = Admin()
     replicas: Annotated[tuple[ReplicaAddress, ...], BeforeValidator(parsed)] = Field(
         default=(),
-        description="the replicas: URL, name=URL or host:port, or a table with name, url, weight, capacity_blocks,"
-        " kv_events",
+        description="the replicas: URL, name=URL, host:port or dns:NAME:PORT (all its addresses), or a table with"
+        " name, url, weight, capacity_blocks, kv_events, tls",
     )
+    replicas_file: str | None = Field(
+        default=None, description="file that is watched and lists more replicas: one a line, or a JSON list"
+    )
+    dns_s: Seconds = Field(default=5.0, description="pause between two look-ups of a dns:NAME:PORT replica")
+    replica_tls: ReplicaTls = ReplicaTls()
     replica_key_env: VariableName | None = Field(
         default=None, description="environment variable that holds the replicas' API key; it replaces the client's"
     )
@@ -193,14 +72,20 @@ class Config(Section):
     )
     identity: Identities = Identities()
     timeouts: TimeLimits = TimeLimits()
+    retries: RetryRules = RetryRules()
+    admission: Admission = Admission()
     limits: Limits = Limits()
     health: HealthRules = HealthRules()
     log: Logging = Logging()
     record: Recording = Recording()
+    tracing: TracingSettings = TracingSettings()
     tenants: TenantSettings = TenantSettings()
     jwt: JsonWebTokens = JsonWebTokens()
     drain_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
-        default=30.0, description="how long running requests may finish after SIGTERM"
+        default=30.0, description="how long running requests may finish after SIGTERM, or when their replica drains"
+    )
+    unready_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        default=0.0, description="how long /health says 503 after SIGTERM before new connections are refused"
     )
 
     @model_validator(mode="after")
@@ -209,6 +94,8 @@ class Config(Section):
             raise ValueError(f"listen.port and admin.port are both {self.listen.port}; give them different ports")
         if self.replica_key_env and self.replica_key_file:
             raise ValueError("replica_key_env and replica_key_file are both set; keep one")
+        if self.listen.client_ca_file and not self.listen.cert_file:
+            raise ValueError("listen.client_ca_file is set without listen.cert_file; without TLS it checks nobody")
         return self
 
     def replica_key(self, environment: Mapping[str, str]) -> str | None:

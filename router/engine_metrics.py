@@ -8,6 +8,8 @@ behind one server (label `engine`) are summed; shares are averaged. Not here: fe
 import re
 from dataclasses import dataclass
 
+from policies.fleet import Report
+
 _RUNNING = "vllm:num_requests_running"
 _WAITING = "vllm:num_requests_waiting"
 _KV_USED = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")  # the second until vLLM 0.10
@@ -49,6 +51,25 @@ class EngineMetrics:
     def usable_blocks(self) -> int | None:
         """Blocks that can hold a prompt: each engine keeps one null block for itself."""
         return None if self.capacity_blocks is None else max(0, self.capacity_blocks - self.engines)
+
+    @property
+    def size(self) -> str:
+        """The cache's size in words."""
+        if self.capacity_blocks is None:
+            return "cache size unknown"
+        return f"{self.capacity_blocks} blocks of {self.block_tokens} tokens"
+
+    @property
+    def report(self) -> Report:
+        """The part a fleet keeps."""
+        return Report(
+            self.running,
+            self.waiting,
+            self.kv_used_fraction,
+            self.block_tokens,
+            self.usable_blocks,
+            self.prefix_caching,
+        )
 
     @property
     def hit_fraction(self) -> float | None:

@@ -6,7 +6,8 @@
       RequestError          answered to the client as OpenAI-shaped JSON; the class knows the status
         BadRequest 400 · Unauthorized 401 · NotSalted 403 · UnknownModel 404 · NotServed 404 · BodyTooLarge 413
         RateLimited 429 · HeadTooLarge 431
-        NotImplementedHere 501 · ReplicaUnreachable 502 · NoReplicaAvailable 503 · ReplicaTimedOut 504
+        QueueFull 429 · NotImplementedHere 501 · ReplicaUnreachable 502 · NoReplicaAvailable 503 · WaitedTooLong 503
+        ReplicaTimedOut 504
 
 A replica's own 4xx or 5xx is not an error here: it is relayed as it came. Messages name the thing and the remedy and
 never hold prompt text or credentials.
@@ -139,6 +140,22 @@ class RateLimited(RequestError):  # noqa: N818 -- named after what it says
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
         return [*super().headers, *self.limits]
+
+
+class QueueFull(RequestError):  # noqa: N818 -- named after what happened
+    """Every replica has as much as it may, and so has the queue; or the request could not wait long enough."""
+
+    status = 429
+    kind = "rate_limit_error"
+    code = "queue_full"
+
+
+class WaitedTooLong(RequestError):  # noqa: N818 -- named after what happened
+    """The request's time in the queue is over."""
+
+    status = 503
+    kind = "server_error"
+    code = "queue_timeout"
 
 
 class HeadTooLarge(RequestError):  # noqa: N818 -- named after the HTTP status it is

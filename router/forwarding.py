@@ -4,6 +4,8 @@ The one rule: the client's bytes go on as they came; added are forwarding header
 credential the router's own where there is one (RFC 9110 §7.6, de-facto `X-Forwarded-*`). Not here: sending.
 """
 
+from msgspec import structs
+
 from router.http.messages import Call
 from router.http.upstream import Upstream
 
@@ -46,3 +48,12 @@ def request_bytes(call: Call, upstream: Upstream, rest: bytes) -> bytes:
     """The whole request for one replica."""
     start = (call.method, b" ", upstream.base_path, call.target, b" HTTP/1.1\r\nHost: ", upstream.authority)
     return b"".join((*start, rest))
+
+
+def again(call: Call, retries: int) -> Call:
+    """The call for another replica: an engine makes the client's X-Request-Id part of its own, which must not recur."""
+    headers = [
+        (name, value + b"-retry-%d" % retries if name.lower() == b"x-request-id" else value)
+        for name, value in call.headers
+    ]
+    return structs.replace(call, headers=headers)

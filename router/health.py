@@ -7,14 +7,15 @@ what will bring the replica back. Not here: the table that decides (`hysteresis`
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+import ssl
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
 import orjson
 
-from policies.fleet import Fleet, Report
+from policies.fleet import Fleet
 from router.engine_metrics import EngineMetrics, parse
 from router.hysteresis import CLOSED, FIRST_COOLDOWN_S, OPEN, STARTING, TRIAL
 from router.hysteresis import Health as Health
@@ -81,6 +82,7 @@ class Watcher:
         passive: bool = True,
         cooldown_s: float = FIRST_COOLDOWN_S,
         replica_key: str | None = None,
+        tls: ssl.SSLContext | None = None,
         changed: Callable[[], None] = lambda: None,
         restarted: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -94,12 +96,13 @@ class Watcher:
         self._watched: dict[str, _Watched] = {}
         self._session: aiohttp.ClientSession | None = None
         self._replica_key = replica_key
+        self._tls = tls
 
     def __repr__(self) -> str:
         return f"<Watcher {self._health!r}>"
 
     async def __aenter__(self) -> "Watcher":
-        self._session = session(timeout_s=self._timeout_s, key=self._replica_key)
+        self._session = session(timeout_s=self._timeout_s, key=self._replica_key, tls=self._tls)
         for watched in self._watched.values():
             self._begin(watched)
         return self
@@ -140,7 +143,7 @@ class Watcher:
         if watched.entries is not None:
             self._fleet.serves(name, [entry["id"] for entry in watched.entries])
         if watched.engine is not None:
-            self._fleet.reported(name, _report(watched.engine), self._clock())
+            self._fleet.reported(name, watched.engine.report, self._clock())
         if not self._health[name].usable:
             self._fleet.closed(name)
 
@@ -162,6 +165,19 @@ class Watcher:
 
     def succeeded(self, name: str) -> None:
         self._health.succeeded(name, self._clock())
+
+    def silenced(self, name: str, trouble: str) -> bool:
+        """The replica answers nobody any more; true when it is out now, false when nobody could take its place."""
+        watched = self._watched.get(name)
+        if watched is None:
+            return True
+        self._told(watched, self._health.silenced(name, trouble, self._clock()))
+        return not self._health[name].usable
+
+    @property
+    def trials(self) -> Collection[str]:
+        """The replicas on trial: one request at a time, until one succeeds."""
+        return self._health.trials
 
     def states(self) -> tuple[ReplicaState, ...]:
         now_s = self._clock()
@@ -269,7 +285,7 @@ class Watcher:
                 watched, "caching", "%s runs with prefix caching off; no prefix will ever be found there", watched
             )
         watched.engine = engine
-        self._fleet.reported(watched.name, _report(engine), self._clock())
+        self._fleet.reported(watched.name, engine.report, self._clock())
 
     async def _answer(self, watched: _Watched, path: str, passed: tuple[int, ...] = ()) -> bytes | None:
         """The body of a 200; None for a status in `passed`. Everything else is a `ProbeError`."""
@@ -312,13 +328,6 @@ class Watcher:
         return ReplicaState(watched.name, watched.url, *told, watched.restarts, watched.engine)
 
 
-def _report(engine: EngineMetrics) -> Report:
-    return Report(engine.running, engine.waiting, engine.kv_used_fraction, engine.block_tokens, engine.usable_blocks)
-
-
 def _described(watched: _Watched) -> str:
-    engine = watched.engine or EngineMetrics()
     serves = ", ".join(entry["id"] for entry in watched.entries or ()) or "any model"
-    if engine.capacity_blocks is None:
-        return f"serves {serves}; cache size unknown"
-    return f"serves {serves}; {engine.capacity_blocks} blocks of {engine.block_tokens} tokens"
+    return f"serves {serves}; {(watched.engine or EngineMetrics()).size}"

@@ -8,13 +8,15 @@ The one rule: failed requests alone never close the last open replica for a mode
 A replica that fails again on trial waits twice as long as before.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 FIRST_COOLDOWN_S = 0.5
 LONGEST_COOLDOWN_S = 15.0
-LONGEST_SILENCE_S = 5.0
-"""A replica that does not answer is asked at least this often."""
+LONGEST_SILENCE_S = 1.0
+"""A replica that does not answer is asked at least this often: once it is back, it is used within two seconds."""
+DECISIVE = frozenset({"aborted"})
+"""Trouble that needs no second time: an engine that shuts down is healthy to every probe until it is gone."""
 NEUTRAL = frozenset({"busy", "client", "client_left"})
 """Kinds of trouble that say nothing about a replica's health: it is full, or the client was wrong or left."""
 
@@ -52,6 +54,7 @@ class Health:
         self._passive = passive
         self._cooldown_s = cooldown_s
         self._rows: dict[str, Standing] = {}
+        self._trials: set[str] = set()
 
     def __repr__(self) -> str:
         return "<Health " + " ".join(f"{name}={row.state}" for name, row in self._rows.items()) + ">"
@@ -62,12 +65,18 @@ class Health:
     def __getitem__(self, name: str) -> Standing:
         return self._rows[name]
 
+    @property
+    def trials(self) -> Collection[str]:
+        """The replicas on trial."""
+        return self._trials
+
     def joined(self, name: str, now_s: float) -> None:
         """A replica nobody has asked yet: not usable."""
         self._rows[name] = Standing(since_s=now_s, cooldown_s=self._cooldown_s)
 
     def left(self, name: str) -> None:
         self._rows.pop(name, None)
+        self._trials.discard(name)
 
     def serves(self, name: str, models: Iterable[str] | None) -> None:
         self._rows[name].models = None if models is None else frozenset(models)
@@ -80,13 +89,13 @@ class Health:
             row.good_probes += 1
             if row.usable or now_s < row.closed_until_s or row.good_probes < self._rise:
                 return None
-            return self._opened(row, now_s)
+            return self._opened(name, row, now_s)
         row.good_probes = 0
         row.bad_probes += 1
         if row.state == STARTING:
             row.reason = trouble
         if row.usable and (row.bad_probes >= self._fall or row.state == TRIAL):
-            return self._closed(row, now_s, f"{trouble} {_times(row.bad_probes)}")
+            return self._closed(name, row, now_s, f"{trouble} {_times(row.bad_probes)}")
         if row.state == CLOSED:
             row.reason = trouble
         return None
@@ -100,9 +109,18 @@ class Health:
         if not self._passive or not row.usable:
             return None
         row.bad_requests += 1
-        if (row.bad_requests >= self._fall or row.state == TRIAL) and not self._alone(name):
-            return self._closed(row, now_s, f"{_WORDS.get(kind, kind)} {_times(row.bad_requests)}")
+        enough = row.bad_requests >= self._fall or row.state == TRIAL or kind in DECISIVE
+        if enough and not self._alone(name):
+            return self._closed(name, row, now_s, f"{_WORDS.get(kind, kind)} {_times(row.bad_requests)}")
         return None
+
+    def silenced(self, name: str, trouble: str, now_s: float) -> str | None:
+        """The replica answers nobody any more, neither requests nor a question for its health."""
+        row = self._rows.get(name)
+        if row is None or not row.usable or self._alone(name):
+            return None
+        row.failures["silent"] = row.failures.get("silent", 0) + 1
+        return self._closed(name, row, now_s, trouble)
 
     def succeeded(self, name: str, now_s: float) -> None:
         """A request was answered, be it with the client's own error or with `busy`: the replica works."""
@@ -111,6 +129,7 @@ class Health:
             return
         row.bad_requests = 0
         if row.state == TRIAL:
+            self._trials.discard(name)
             row.state, row.since_s, row.reason = OPEN, now_s, ""
             row.cooldown_s = self._cooldown_s
 
@@ -120,7 +139,7 @@ class Health:
         soon_s = min(interval_s, self._cooldown_s)
         if row.usable:
             return soon_s if row.bad_probes or row.bad_requests else interval_s
-        patience_s = min(soon_s * 2 ** min(row.bad_probes, 16), max(interval_s, LONGEST_SILENCE_S))
+        patience_s = min(soon_s * 2 ** min(row.bad_probes, 16), max(soon_s, LONGEST_SILENCE_S))
         return max(row.closed_until_s - now_s, patience_s if row.bad_probes else soon_s)
 
     def _alone(self, name: str) -> bool:
@@ -131,16 +150,19 @@ class Health:
             return not others
         return any(all(model not in (other.models or ()) for other in others) for model in row.models) or not others
 
-    def _opened(self, row: Standing, now_s: float) -> str:
+    def _opened(self, name: str, row: Standing, now_s: float) -> str:
         """After a failure a replica comes back on trial; at the start it is simply open."""
         row.state = OPEN if row.state == STARTING else TRIAL
         row.since_s, row.reason = now_s, "" if row.state == OPEN else row.reason
         row.bad_requests = 0
+        if row.state == TRIAL:
+            self._trials.add(name)
         return row.state
 
-    def _closed(self, row: Standing, now_s: float, reason: str) -> str:
+    def _closed(self, name: str, row: Standing, now_s: float, reason: str) -> str:
         if row.state == TRIAL:
             row.cooldown_s = min(LONGEST_COOLDOWN_S, row.cooldown_s * 2)
+        self._trials.discard(name)
         row.state, row.since_s, row.reason = CLOSED, now_s, reason
         row.closed_until_s = max(row.closed_until_s, now_s + row.cooldown_s)
         row.good_probes = 0
@@ -154,6 +176,7 @@ _WORDS = {
     "timed_out": "did not begin to answer in time",
     "cut": "broke off its reply",
     "status_5xx": "answered with a server error",
+    "error_event": "answered with an error event",
 }
 
 

@@ -13,8 +13,10 @@ from msgspec import Struct
 from policies.fleet import Fleet
 from policies.least_loaded import LeastLoaded
 from policies.types import Choice, Policy, Replica, Request
+from router.admission import Room
+from router.aside import Aside
 from router.errors import NoReplicaAvailable, ReplicaTimedOut, ReplicaUnreachable, RequestError
-from router.http.upstream import TimedOut, UpstreamError
+from router.http.exchange import TimedOut, UpstreamError
 from router.metrics import Metrics
 from router.prompts import Prompt
 
@@ -41,8 +43,19 @@ class Placed(Struct, frozen=True):
 class Placing:
     """Has the policy choose among the replicas that may be chosen."""
 
-    def __init__(self, fleet: Fleet, policy: Policy, metrics: Metrics, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        policy: Policy,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        aside: Aside,
+        room: Room | None,
+    ) -> None:
+        """`room` is what a replica may have at a time, where that is limited."""
         self._fleet = fleet
+        self._aside = aside
+        self._room = room
         self._policy = policy
         self._metrics = metrics
         self._clock = clock
@@ -50,10 +63,21 @@ class Placing:
 
     def placed(self, request: Request, prompt: Prompt, failed: Mapping[str, UpstreamError]) -> Placed:
         """Where the request goes; `failed` are the replicas that have had it. Raises when none is left."""
-        view = self._fleet.view(request, self._clock(), failed.keys())
+        view = self._view(request, failed)
         if not view:
-            raise _nowhere(request, failed)
+            raise nowhere(request, failed)
         return Placed(request, prompt, view, self._choice(request, view))
+
+    def _view(self, request: Request, failed: Mapping[str, UpstreamError]) -> tuple[Replica, ...]:
+        now_s = self._clock()
+        aside = self._aside.names(now_s)
+        if not aside and self._room is None:
+            return self._fleet.view(request, now_s, failed.keys())
+        everybody = self._fleet.view(request, now_s, failed.keys())
+        preferred = tuple([replica for replica in everybody if replica.name not in aside])
+        if self._room is not None:
+            preferred = self._room.of(request, preferred) or self._room.of(request, everybody)
+        return preferred or everybody
 
     def _choice(self, request: Request, view: tuple[Replica, ...]) -> Choice:
         try:
@@ -103,7 +127,8 @@ def _told(request: Request, replica: Replica) -> dict[str, Any]:
     }
 
 
-def _nowhere(request: Request, failed: Mapping[str, UpstreamError]) -> RequestError:
+def nowhere(request: Request, failed: Mapping[str, UpstreamError]) -> RequestError:
+    """What a client is told when no replica is left for its request, or none may be asked any more."""
     if not failed:
         return NoReplicaAvailable(
             f"no healthy replica serves {request.model!r} at the moment; try again in {_RETRY_AFTER_S} s"

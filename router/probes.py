@@ -4,6 +4,7 @@ The one rule: every way not to get an answer is a `ProbeError` whose text comple
 Not here: when to ask (`health`) and what follows from it (`hysteresis`).
 """
 
+import ssl
 from typing import Any
 
 import aiohttp
@@ -16,8 +17,15 @@ class ProbeError(Exception):
     """A probe got no answer, or a bad one."""
 
 
-def session(*, timeout_s: float, key: str | None) -> aiohttp.ClientSession:
-    """A client for probes: no cookies, no proxies from the environment, the replicas' key if there is one."""
+class Refused(ProbeError):  # noqa: N818 -- named after what happened
+    """Nobody listens there."""
+
+
+def session(*, timeout_s: float, key: str | None, tls: ssl.SSLContext | None = None) -> aiohttp.ClientSession:
+    """A client for probes: no cookies, no proxies from the environment, the replicas' key if there is one.
+
+    `tls` is for https; the system's authorities when not given.
+    """
     # Asking for plain text spares the engine's one API process the time to compress 80 KB every round.
     headers = {"Accept-Encoding": "identity", "User-Agent": "prefix-router"}
     if key is not None:
@@ -26,7 +34,7 @@ def session(*, timeout_s: float, key: str | None) -> aiohttp.ClientSession:
         headers=headers,
         timeout=aiohttp.ClientTimeout(total=timeout_s),
         cookie_jar=aiohttp.DummyCookieJar(),
-        connector=aiohttp.TCPConnector(limit=0, limit_per_host=0),
+        connector=aiohttp.TCPConnector(limit=0, limit_per_host=0, ssl=tls or True),
     )
 
 
@@ -44,7 +52,7 @@ async def answer(client: aiohttp.ClientSession, url: str, path: str) -> tuple[in
     except TimeoutError:
         raise ProbeError(f"did not answer {path} within {client.timeout.total:g} s") from None
     except aiohttp.ClientConnectorError as error:
-        raise ProbeError(_refused(error)) from None
+        raise (Refused if isinstance(error.os_error, ConnectionRefusedError) else ProbeError)(_refused(error)) from None
     except (aiohttp.ClientError, OSError, ValueError) as error:
         raise ProbeError(f"gave no HTTP answer to {path} ({type(error).__name__})") from None
 

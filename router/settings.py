@@ -8,7 +8,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from router.config import Config, ReplicaAddress, fields
+from router.config import Config, fields
+from router.sections import ReplicaAddress
 from router.sources import variable
 
 

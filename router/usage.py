@@ -14,6 +14,7 @@ _FIGURE = re.compile(
     rb'|cache_read_input_tokens|cache_creation_input_tokens)"\s*:\s*(\d+)'
 )
 
+_CLIENTS_FAULT = re.compile(rb'"error":[^\n]*"code":\s*4\d\d\b')
 _ABORTED = re.compile(rb'"finish_reason":\s*"abort"')
 
 
@@ -47,6 +48,11 @@ def usage(tail: bytes) -> Usage:
 def error_event(tail: bytes) -> bool:
     """Whether an event stream told an error under its status 200 (an engine that died mid-stream does)."""
     return b'data: {"error"' in tail or b"event: error\n" in tail
+
+
+def clients_fault(tail: bytes) -> bool:
+    """Whether the error an event told is one of the client's own (its code is a 4xx)."""
+    return _CLIENTS_FAULT.search(tail) is not None
 
 
 def aborted(tail: bytes) -> bool:

@@ -5,65 +5,19 @@ nothing is copied for an event of a stream. Not here: which connection, and when
 """
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 import httptools
-from msgspec import Struct
 
+from router.http.exchange import Attempt, BrokenOff, Ending, Lost, TimedOut, Timeouts, UpstreamError
 from router.http.messages import Framing, Headers, Reply, without_hop_by_hop
 
 _HEAD_BYTES = 256 * 1024  # a reply head larger than this is no HTTP
 _TAIL_BYTES = 32 * 1024  # how much of a reply's end is kept for reading usage
 _PIECE_BYTES = 2 * 1024  # what arrives in pieces smaller than this is joined, so that the kept end has a useful length
+_SHORT_BYTES = 16 * 1024  # a measured reply up to this size is passed on once it is whole
+_FIRST_BYTES = 16  # of any other reply, if its first event is not shorter: enough to tell what that is
 _ENDS = (b"[DONE]", b"message_stop", b"response.completed", b"response.incomplete", b"response.failed")
-
-
-class UpstreamError(Exception):
-    """The exchange failed before any byte of a reply went to the client, so another replica may be asked."""
-
-    kind = "failed"
-
-
-class Unreachable(UpstreamError):  # noqa: N818 -- named after what happened
-    """No connection: refused, reset, unknown host, or not within `connect_s`."""
-
-    kind = "unreachable"
-
-
-class Lost(UpstreamError):  # noqa: N818 -- named after what happened
-    """The replica closed the connection, or spoke no HTTP, before a reply began."""
-
-    kind = "lost"
-
-
-class TimedOut(UpstreamError):  # noqa: N818 -- named after what happened
-    """No byte of a reply within `first_byte_s`."""
-
-    kind = "timed_out"
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """Seconds; None is no limit. There is no limit on a whole stream."""
-
-    connect_s: float = 5.0
-    first_byte_s: float | None = None
-    idle_s: float | None = 300.0
-
-
-class Ending(Struct, frozen=True):
-    """How an exchange ended once its reply had begun."""
-
-    status: int
-    whole: bool
-    """False when the replica broke off: the client's reply was aborted."""
-    detail: str
-    """Why it was broken off; empty when whole."""
-    event_stream: bool
-    tail: bytes
-    """The end of the body, for reading usage; at most about 64 KiB."""
 
 
 class Pool(Protocol):
@@ -81,19 +35,21 @@ class ReplicaConnection(asyncio.Protocol):
         self._pool = pool
         self._reply: Reply | None = None
 
-    async def started(self, request: bytes, reply: Reply, first_byte: Callable[[], None], head_only: bool) -> Ending:
-        loop = asyncio.get_running_loop()
+    async def started(self, request: bytes, reply: Reply, attempt: Attempt, head_only: bool) -> Ending:
         self._reply = reply
-        self._first_byte: Callable[[], None] | None = first_byte
-        self._ending: asyncio.Future[Ending] = loop.create_future()
+        self._attempt = attempt
+        self._begun = False
+        self._ending: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
         self._parser = httptools.HttpResponseParser(self)
         self._head = b""
+        self._first = b""
+        self._wanted_bytes = _FIRST_BYTES
         self._headers: Headers = []
         self._status = 0
         self._reason = b""
         self._head_complete = False
         self._headed = False
-        self._paused = False
+        self.paused = False
         self._complete = False
         self._reusable = False
         self._surplus = False
@@ -118,7 +74,11 @@ class ReplicaConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._reply is None:
             self._pool.gone(self)
-        elif self._delimited_by_close and exc is None and self._looks_whole():
+            return
+        if exc is None and not self._headed and self._status_known() and not self._measured():
+            self._wanted_bytes = 0
+            self._begin(b"")
+        if self._reply is not None and self._delimited_by_close and exc is None and self._looks_whole():
             self._reply.end()
             self._end(whole=True)
         else:
@@ -142,16 +102,14 @@ class ReplicaConnection(asyncio.Protocol):
             reply.write(data)
         elif self._headed:
             self._pass_on(data)
-        elif self._status_known():
-            self._pass_on(self._start_reply(data))
-            if not self._complete:
-                reply.flush()
+        elif self._ready():
+            self._begin(data)
         else:
             self._head += data
             if len(self._head) > _HEAD_BYTES:
                 self._broke_off(f"the replica's headers exceed {_HEAD_BYTES} bytes")
             return
-        if self._complete:
+        if self._complete and self._reply is not None:
             self._finish()
 
     def pause_writing(self) -> None:
@@ -169,12 +127,16 @@ class ReplicaConnection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._head_complete:
             self._headers.append((name, value))
+            if len(name) == 14 and name.lower() == b"content-length":
+                self._wanted_bytes = min(int(value), _SHORT_BYTES)
 
     def on_headers_complete(self) -> None:
         self._status = self._parser.get_status_code()
         self._head_complete = True
 
     def on_body(self, body: bytes) -> None:
+        if not self._headed:
+            self._first += body
         if len(self._last) + len(body) <= _PIECE_BYTES:  # a stream's small events, or one that was cut in two
             self._last += body
         else:
@@ -186,12 +148,36 @@ class ReplicaConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if 100 <= self._status < 200:
             self._status, self._reason, self._headers, self._head_complete = 0, b"", [], False
+            self._wanted_bytes = _FIRST_BYTES
             return
         self._complete = True
         self._reusable = self._parser.should_keep_alive()  # asked later, llhttp says no
 
     def _status_known(self) -> bool:
         return self._head_complete and self._status >= 200
+
+    def _measured(self) -> bool:
+        return any(name.lower() in (b"content-length", b"transfer-encoding") for name, _ in self._headers)
+
+    def _ready(self) -> bool:
+        """Whether enough of the reply is here to say what becomes of it: some of its body, not only its head.
+
+        An engine sends the head of a stream long before the first token; until then another replica may still take
+        the request over.
+        """
+        first = self._first
+        enough = self._complete or self._head_only or len(first) >= self._wanted_bytes
+        return (enough or (self._wanted_bytes == _FIRST_BYTES and first.endswith(b"\n\n"))) and self._status_known()
+
+    def _begin(self, data: bytes) -> None:
+        """Pass the reply's beginning on, unless whoever sent the request would rather ask another replica."""
+        declined = self._attempt.declined(self._status, self._headers, self._first, self._complete)
+        if declined is None:
+            self._pass_on(self._start_reply(data))
+            if not self._complete and self._reply is not None:
+                self._reply.flush()
+            return
+        self.given_up(declined, closing=not self._complete)
 
     def _start_reply(self, data: bytes) -> bytes:
         """Send the head, less what belongs to this connection; return the body bytes that came with it."""
@@ -227,8 +213,8 @@ class ReplicaConnection(asyncio.Protocol):
             else:
                 self._delimited_by_close = True
                 self._framed = False
-        if not self._framed and framing is not Framing.NONE and self._last and not self._pieces:
-            self._pieces.append(self._last)
+        if not self._framed and framing is not Framing.NONE and self._first:
+            self._pieces = [self._first]
         self._headed = True
         self._head = b""
         self._reply.head(self._status, self._reason or b"Unknown", headers, framing)
@@ -239,12 +225,12 @@ class ReplicaConnection(asyncio.Protocol):
         assert self._reply is not None  # noqa: S101 -- data_received returned otherwise
         if not data:
             return
-        if self._first_byte is not None and self._last and self._status < 400:
-            self._first_byte()
-            self._first_byte = None
+        if not self._begun and self._last and self._status < 400:
+            self._begun = True
+            self._attempt.began()
         if self._framed:
             self._reply.write(data)
-            self._flowing = self._first_byte is None
+            self._flowing = self._begun
         elif self._pieces:
             self._reply.write(b"".join(self._pieces))
             self._pieces.clear()
@@ -253,6 +239,9 @@ class ReplicaConnection(asyncio.Protocol):
         assert self._reply is not None  # noqa: S101 -- data_received returned otherwise
         self._reply.end()
         self._end(whole=True)
+        self._put_back()
+
+    def _put_back(self) -> None:
         # A reply that came before the whole request was sent leaves the rest of it in the socket.
         if self._reusable and not self.transport.is_closing() and not self.transport.get_write_buffer_size():
             self.transport.resume_reading()
@@ -274,9 +263,19 @@ class ReplicaConnection(asyncio.Protocol):
             self._end(whole=False, detail=detail)
             reply.abort()
         else:
-            self._reply = None
-            if not self._ending.done():
-                self._ending.set_exception(Lost(detail))
+            self.given_up(BrokenOff(detail) if self._head else Lost(detail))
+
+    def given_up(self, error: UpstreamError, *, closing: bool = True) -> None:
+        """End an exchange of which nothing was passed on; whoever waits for it is told `error`."""
+        if self._reply is None or self._written_on:
+            return
+        self._reply = None
+        if closing:
+            self.transport.abort()
+        else:
+            self._put_back()
+        if not self._ending.done():
+            self._ending.set_exception(error)
 
     def _end(self, *, whole: bool, detail: str = "") -> None:
         self._reply = None
@@ -288,24 +287,39 @@ class ReplicaConnection(asyncio.Protocol):
 
     def pause(self) -> None:
         self.transport.pause_reading()
-        self._paused = True
+        self.paused = True
 
     def resume(self) -> None:
-        self._paused = False
+        self.paused = False
         self._heard = True
         self.transport.resume_reading()
 
-    def silence_checked(self, now_s: float, timeouts: Timeouts) -> None:
-        """Give up on a replica that has been silent too long; a client that does not read is not its fault."""
-        if self._heard:  # since the last look; asking the time for every event of a stream would cost more
+    @property
+    def answered(self) -> bool:
+        """Whether the replica has sent anything in this exchange."""
+        return self._headed or bool(self._head)
+
+    def heard_s(self, now_s: float) -> float:
+        """When something was last heard in this exchange, or it began, as precise as this is asked.
+
+        Asking the clock for every event of a stream would cost more. A client that does not read is heard, too.
+        """
+        if self._heard or self.paused:
             self._heard, self._heard_s = False, now_s
-        silent_s = now_s - self._heard_s
-        if self._reply is None or self._paused:
-            return
+        return self._heard_s
+
+    def cut_off(self, detail: str) -> None:
+        """The replica will say no more: break the exchange off, or let another replica have it."""
+        if self._written_on:
+            self._broke_off(detail)
+        else:
+            self.given_up(TimedOut(detail))
+
+    def silence_checked(self, now_s: float, timeouts: Timeouts) -> None:
+        """Give up on a replica that has been silent too long."""
+        silent_s = now_s - self.heard_s(now_s)
         if not self._written_on:
             if timeouts.first_byte_s is not None and silent_s > timeouts.first_byte_s:
-                self._reply = None
-                self.transport.abort()
-                self._ending.set_exception(TimedOut(f"no reply within {timeouts.first_byte_s:g} s"))
+                self.cut_off(f"no reply within {timeouts.first_byte_s:g} s")
         elif timeouts.idle_s is not None and silent_s > timeouts.idle_s:
-            self._broke_off(f"the replica sent nothing for {timeouts.idle_s:g} s")
+            self.cut_off(f"the replica sent nothing for {timeouts.idle_s:g} s")

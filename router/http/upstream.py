@@ -6,14 +6,9 @@ no failure: the request goes out once more on a new one. Not here: bytes (`conne
 
 import asyncio
 import ssl
-from collections.abc import Callable
 
-from router.http.connection import Ending as Ending
-from router.http.connection import Lost as Lost
-from router.http.connection import ReplicaConnection, Unreachable
-from router.http.connection import TimedOut as TimedOut
-from router.http.connection import Timeouts as Timeouts
-from router.http.connection import UpstreamError as UpstreamError
+from router.http.connection import ReplicaConnection
+from router.http.exchange import Attempt, Ending, Lost, Timeouts, Unreachable, UpstreamError
 from router.http.messages import Reply
 
 
@@ -32,9 +27,11 @@ class Upstream:
         self._host = host
         self._port = port
         self._tls = tls
-        self._timeouts = timeouts
+        self.timeouts = timeouts
         self._idle: list[ReplicaConnection] = []
         self._busy: set[ReplicaConnection] = set()
+        self._heard = False
+        self._heard_s = 0.0
         self._sweeper: asyncio.TimerHandle | None = None
         shown = f"[{host}]" if ":" in host else host
         self.authority = f"{shown}:{port}".encode()
@@ -43,10 +40,8 @@ class Upstream:
     def __repr__(self) -> str:
         return f"<Upstream {self.authority.decode()} busy={len(self._busy)} idle={len(self._idle)}>"
 
-    async def exchange(
-        self, request: bytes, reply: Reply, first_byte: Callable[[], None], *, head_only: bool = False
-    ) -> Ending:
-        """Send `request`, pass the answer to `reply`, return when it has ended; `first_byte` tells that its body began.
+    async def exchange(self, request: bytes, reply: Reply, attempt: Attempt, *, head_only: bool = False) -> Ending:
+        """Send `request`, pass the answer to `reply` unless `attempt` declines it, return when it has ended.
 
         `head_only` is for HEAD, whose answer has no body whatever its headers say. Raises an `UpstreamError` only
         while nothing was passed on. Cancelling closes the connection to the replica.
@@ -54,12 +49,12 @@ class Upstream:
         connection = self._reusable()
         if connection is not None:
             try:
-                return await self._on(connection, request, reply, first_byte, head_only)
+                return await self._on(connection, request, reply, attempt, head_only)
             except Lost:
                 # A kept connection may have been closed at the very moment it was used (RFC 9112 §9.3.1): that is
                 # no failure of the replica, so ask it once more on a new one.
                 pass
-        return await self._on(await self._connected(), request, reply, first_byte, head_only)
+        return await self._on(await self._connected(), request, reply, attempt, head_only)
 
     def _reusable(self) -> "ReplicaConnection | None":
         while self._idle:
@@ -71,12 +66,12 @@ class Upstream:
     async def _connected(self) -> "ReplicaConnection":
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self._timeouts.connect_s):
+            async with asyncio.timeout(self.timeouts.connect_s):
                 _, connection = await loop.create_connection(
                     lambda: ReplicaConnection(self), self._host, self._port, ssl=self._tls
                 )
         except TimeoutError as error:
-            raise Unreachable(f"no connection within {self._timeouts.connect_s:g} s") from error
+            raise Unreachable(f"no connection within {self.timeouts.connect_s:g} s") from error
         except (OSError, ssl.SSLError) as error:
             raise Unreachable(_said(error)) from error
         return connection
@@ -86,19 +81,20 @@ class Upstream:
         connection: "ReplicaConnection",
         request: bytes,
         reply: Reply,
-        first_byte: Callable[[], None],
+        attempt: Attempt,
         head_only: bool,
     ) -> Ending:
         self._busy.add(connection)
         if self._sweeper is None:
             self._schedule_sweep()
         try:
-            return await connection.started(request, reply, first_byte, head_only)
+            return await connection.started(request, reply, attempt, head_only)
         except asyncio.CancelledError:
             connection.transport.abort()
             raise
         finally:
             self._busy.discard(connection)
+            self._heard = self._heard or connection.answered
             reply.source = None
 
     def kept(self, connection: "ReplicaConnection") -> None:
@@ -107,6 +103,41 @@ class Upstream:
     def gone(self, connection: "ReplicaConnection") -> None:
         if connection in self._idle:
             self._idle.remove(connection)
+
+    def heard(self) -> None:
+        """The replica has answered somebody."""
+        self._heard = True
+
+    def silent_s(self, now_s: float) -> float:
+        """For how long the replica has said nothing at all though exchanges wait for it; 0 when none does.
+
+        As precise as this is asked: the first look at an exchange or an event is taken for its time.
+        """
+        if self._heard:
+            self._heard, self._heard_s = False, now_s
+        last_s, oldest_s = self._heard_s, now_s
+        for connection in self._busy:
+            if connection.paused:
+                continue  # by a client that does not read, so this says nothing of the replica
+            heard_s = connection.heard_s(now_s)
+            if heard_s == now_s and connection.answered:
+                self._heard_s = now_s
+                return 0.0
+            if connection.answered:
+                last_s = max(last_s, heard_s)
+            oldest_s = min(oldest_s, heard_s)
+        return now_s - max(last_s, oldest_s)
+
+    def given_up(self, error: UpstreamError) -> None:
+        """The replica hangs: let other replicas have what it has not begun to answer."""
+        for connection in list(self._busy):
+            connection.given_up(error)
+
+    def cut_off(self, silent_s: float, now_s: float, detail: str) -> None:
+        """The replica is going: break off what it has said nothing to for so long."""
+        for connection in list(self._busy):
+            if now_s - connection.heard_s(now_s) >= silent_s:
+                connection.cut_off(detail)
 
     def close(self) -> None:
         """Close idle connections and stop watching; what is busy goes on."""
@@ -119,7 +150,7 @@ class Upstream:
 
     def _schedule_sweep(self) -> None:
         """Look for silent replicas once in a while: one timer for all connections, none per event."""
-        limits = [limit for limit in (self._timeouts.first_byte_s, self._timeouts.idle_s) if limit is not None]
+        limits = [limit for limit in (self.timeouts.first_byte_s, self.timeouts.idle_s) if limit is not None]
         if limits:
             loop = asyncio.get_running_loop()
             self._sweeper = loop.call_later(min(1.0, min(limits) / 4), self._sweep, loop)
@@ -127,7 +158,7 @@ class Upstream:
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         self._sweeper = None
         for connection in list(self._busy):
-            connection.silence_checked(loop.time(), self._timeouts)
+            connection.silence_checked(loop.time(), self.timeouts)
         if self._busy:
             self._schedule_sweep()
 

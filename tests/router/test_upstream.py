@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.http.connection import ReplicaConnection
-from router.http.upstream import Timeouts, Upstream
+from router.http.exchange import Timeouts
+from router.http.upstream import Upstream
 from router.usage import usage
 from tests.fakes import (
     BODY,
@@ -367,6 +368,16 @@ async def test_a_client_that_does_not_read_stops_the_replica():
         await until(lambda: replica.open <= probing)
 
 
+class Content:
+    """An attempt that takes any reply."""
+
+    def declined(self, status, headers, first, whole):
+        return None
+
+    def began(self) -> None:
+        pass
+
+
 class Kept:
     """A reply that keeps what it is told."""
 
@@ -407,7 +418,7 @@ async def relayed(pieces, framed):
     upstream = Upstream("127.0.0.1", 1, timeouts=Timeouts(idle_s=None))
     connection, reply, transport = ReplicaConnection(upstream), Kept(framed), FakeTransport()
     connection.connection_made(transport)
-    started = asyncio.ensure_future(connection.started(b"POST", reply, lambda: None, False))
+    started = asyncio.ensure_future(connection.started(b"POST", reply, Content(), False))
     await asyncio.sleep(0)
     for piece in pieces:
         connection.data_received(piece)

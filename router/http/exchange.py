@@ -1,0 +1,84 @@
+"""What one exchange with a replica is made of: its limits, how it can fail or end, and who has a say in it.
+
+The one rule: an `UpstreamError` means that nothing of a reply went to the client, so another replica may be asked; once
+something did there is an `Ending`. Not here: sockets (`connection`), and whether to ask another (`router.retries`).
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from msgspec import Struct
+
+from router.http.messages import Headers
+
+
+class UpstreamError(Exception):
+    """The exchange failed before any byte of a reply went to the client, so another replica may be asked."""
+
+    kind = "failed"
+
+
+class Unreachable(UpstreamError):  # noqa: N818 -- named after what happened
+    """No connection: refused, reset, unknown host, or not within `connect_s`."""
+
+    kind = "unreachable"
+
+
+class Lost(UpstreamError):  # noqa: N818 -- named after what happened
+    """The replica closed the connection, or spoke no HTTP, before a reply began."""
+
+    kind = "lost"
+
+
+class BrokenOff(UpstreamError):  # noqa: N818 -- named after what happened
+    """The replica broke off a reply of which nothing had been passed on."""
+
+    kind = "cut"
+
+
+class Declined(UpstreamError):  # noqa: N818 -- named after what happened
+    """The replica answered, but with what a client need not see while another replica is left; `kind` says what."""
+
+    def __init__(self, kind: str, detail: str) -> None:
+        super().__init__(detail)
+        self.kind = kind
+
+
+class TimedOut(UpstreamError):  # noqa: N818 -- named after what happened
+    """No byte of a reply within `first_byte_s`, or the replica has stopped to answer anybody."""
+
+    kind = "timed_out"
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds; None is no limit. There is no limit on a whole stream."""
+
+    connect_s: float = 5.0
+    first_byte_s: float | None = None
+    idle_s: float | None = 300.0
+
+
+class Ending(Struct, frozen=True):
+    """How an exchange ended once its reply had begun."""
+
+    status: int
+    whole: bool
+    """False when the replica broke off: the client's reply was aborted."""
+    detail: str
+    """Why it was broken off; empty when whole."""
+    event_stream: bool
+    tail: bytes
+    """The end of the body, for reading usage; at most about 64 KiB."""
+
+
+class Attempt(Protocol):
+    """Who sent the request: is asked about the reply before anything of it is passed on, and told when it begins."""
+
+    def declined(self, status: int, headers: Headers, first: bytes, whole: bool) -> UpstreamError | None:
+        """What to fail with instead of passing this reply on; `first` is the beginning of its body, or all of it."""
+        ...
+
+    def began(self) -> None:
+        """The body of a good reply begins."""
+        ...

@@ -39,7 +39,7 @@ class SaltedPaths:
         if route in SALTED:
             if body is None:
                 raise BadRequest("the body is not a JSON object; send one, so that it can be given its cache salt")
-            safe(call.body, body)
+            safe(body)
             return replace(call, body=salted(call.body, body, salt))
         if route not in SALTLESS and route not in self._shared:
             raise NotSalted(
@@ -48,5 +48,5 @@ class SaltedPaths:
             )
         if body is None:
             return call
-        safe(call.body, body)
+        safe(body)
         return replace(call, body=unsalted(call.body, body))

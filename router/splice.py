@@ -21,11 +21,10 @@ encoder outputs, a stored conversation, the hashes of images."""
 _WITHIN = (("vllm_xargs",), ("sampling_params", "extra_args"))
 """Where the first two may stand as well: vLLM merges these into the same arguments of the engine."""
 _PARTED = ("messages", "input", "documents", "query", "queries", "text_1", "text_2")
-_CALLED_UUID = b'"uuid"'
-_ESCAPE = b"\\u"
+_DEEPEST = 10
 
 
-def safe(raw: bytes, body: Mapping[str, Any]) -> None:
+def safe(body: Mapping[str, Any]) -> None:
     """Raise `BadRequest` when the body selects cached state in a way that no salt keeps apart."""
     for name in _SELECTING:
         if body.get(name):
@@ -38,12 +37,9 @@ def safe(raw: bytes, body: Mapping[str, Any]) -> None:
             for name in _SELECTING[:2]:
                 if value.get(name):
                     raise _refused(".".join((*path, name)))
-    if _CALLED_UUID in raw or _ESCAPE in raw:  # rare; only then are the parts of messages looked at
-        try:
-            named = any(_names_a_part(body[name], False) for name in _PARTED if name in body)
-        except RecursionError:
-            raise BadRequest("the body is nested too deeply to tell whether it selects cached state") from None
-        if named:
+    for name in _PARTED:
+        value = body.get(name)
+        if type(value) is not str and value and _names_a_part(value, within=False, depth=0):
             raise _refused("uuid of a part of a message")
 
 
@@ -69,13 +65,25 @@ def _refused(name: str) -> BadRequest:
     )
 
 
-def _names_a_part(value: Any, part: bool) -> bool:
-    """Whether a part of a message brings a `uuid`: vLLM takes it for the hash of an image that need not be sent."""
-    if isinstance(value, Mapping):
-        if part and value.get("uuid") and value.get("type") != "text":
+def _names_a_part(value: Any, *, within: bool, depth: int) -> bool:
+    """Whether a part of a message brings a `uuid`: vLLM takes it for the hash of an image that need not be sent.
+
+    `within` a message's content, where parts are. No engine reads parts deeper than `_DEEPEST`.
+    """
+    if depth > _DEEPEST:
+        return False
+    kind = type(value)
+    if kind is list:
+        for item in value:
+            if type(item) is not str and _names_a_part(item, within=within, depth=depth + 1):
+                return True
+    elif kind is dict:
+        if within and value.get("uuid") and value.get("type") != "text":
             return True
-        return _names_a_part(value.get("content"), True)
-    return isinstance(value, list) and any(_names_a_part(item, part) for item in value)
+        content = value.get("content")
+        if content and type(content) is not str:
+            return _names_a_part(content, within=True, depth=depth + 1)
+    return False
 
 
 def _without(raw: bytes, name: str) -> bytes:

@@ -88,9 +88,6 @@ def test_a_body_too_deep_to_cut_is_refused():
     raw = b'{"cache_salt":1,"a":' + b"[" * 1000 + b"]" * 1000 + b"}"
     with pytest.raises(BadRequest, match="nested too deeply"):
         salted(raw, orjson.loads(raw), "S")
-    image = b'{"messages":' + b'[{"content":' * 500 + b'"\\u0061"' + b"}]" * 500 + b"}"
-    with pytest.raises(BadRequest, match="nested too deeply"):
-        safe(image, orjson.loads(image))
 
 
 SELECTING = {
@@ -114,7 +111,7 @@ def test_what_selects_cached_state_is_refused(name, escaped):
     if escaped:
         raw = raw.replace(b"kv_", b"k\\u0076_").replace(b'"uuid"', b'"u\\u0075id"').replace(b"ec_", b"\\u0065c_")
     with pytest.raises(BadRequest) as refused:
-        safe(raw, orjson.loads(raw))
+        safe(orjson.loads(raw))
     assert refused.value.status == 400
     assert "take it out" in str(refused.value)
     assert refused.value.param
@@ -128,9 +125,9 @@ def test_what_selects_cached_state_is_refused(name, escaped):
         {"messages": [{"role": "user", "content": "a uuid", "uuid": "message"}], "metadata": {"uuid": "x"}},
         {"messages": [{"role": "user", "content": [{"type": "text", "text": 'the "uuid" of', "uuid": "t"}]}]},
         {"messages": 7, "input": [[1, 2], "x", None]},
+        {"messages": orjson.loads(b"[" * 1000 + b"]" * 1000)},
     ],
-    ids=range(5),
+    ids=range(6),
 )
 def test_what_selects_nothing_is_let_through(body):
-    safe(json.dumps(body).encode(), body)
-    safe(b'"uuid"', body)
+    safe(body)

@@ -7,14 +7,16 @@ numbers look like outside (`metrics`).
 import logging
 from collections.abc import Callable
 
+from policies.fleet import Fleet
+from router.errors import RequestError
 from router.health import Watcher
-from router.http.upstream import Ending
+from router.http.exchange import Ending
 from router.log import request_line
 from router.metrics import Metrics, Outcome
 from router.placing import Placed
 from router.record import Recorder
 from router.tenants import Door
-from router.usage import UNKNOWN, aborted, error_event, usage
+from router.usage import UNKNOWN, Usage, aborted, clients_fault, error_event, usage
 
 
 class Accounts:
@@ -27,6 +29,7 @@ class Accounts:
         clock: Callable[[], float],
         tenants: Door,
         *,
+        fleet: Fleet,
         request_level: int = logging.DEBUG,
         recorder: Recorder | None = None,
     ) -> None:
@@ -35,18 +38,37 @@ class Accounts:
         self._watcher = watcher
         self._clock = clock
         self._tenants = tenants
+        self._fleet = fleet
+        self._tellers: set[tuple[str, str]] = set()
         self._request_level = request_level
         self._recorder = recorder
+        self.ears: list[Callable[[Placed, Outcome], None]] = []
+        """Who else is told of every request that has ended; nobody as long as nobody asks."""
+        self.choice_ears: list[Callable[[Placed], None]] = []
+        self.refusal_ears: list[Callable[[RequestError], None]] = []
+
+    def placed(self, placed: Placed, began_s: float) -> None:
+        """A request is about to be sent for the first time."""
+        self._metrics.decided(self._clock() - began_s)
+        for ear in self.choice_ears:
+            ear(placed)
+
+    def refused(self, path: str, error: RequestError) -> None:
+        """A request got an error of the router's own."""
+        self._metrics.refused(path, error.status, error.code or error.kind)
+        for ear in self.refusal_ears:
+            ear(error)
 
     def answered(
         self, placed: Placed, began_s: float, first_byte_s: float | None, ending: Ending | None, retries: int
     ) -> None:
-        """A request has ended; `ending` is None when its client left."""
+        """A request has ended, but the fleet has not been told so; `ending` is None when its client left."""
         request, choice = placed.request, placed.choice
         word = _word(ending)
         if ending is not None:
             self._judged(choice.replica, ending, word)
         told = usage(ending.tail) if ending is not None and ending.status == 200 else UNKNOWN
+        cached_tokens = self._delivered(placed, told, word)
         available = max([replica.matched_blocks for replica in placed.view])
         outcome = Outcome(
             route=request.route,
@@ -60,7 +82,7 @@ class Accounts:
             prompt_tokens=request.prompt_tokens if told.prompt_tokens is None else told.prompt_tokens,
             available_tokens=available * request.block_tokens,
             predicted_tokens=placed.chosen.matched_blocks * request.block_tokens,
-            delivered_tokens=told.cached_tokens,
+            delivered_tokens=cached_tokens,
             output_tokens=told.output_tokens,
             basis=placed.prompt.basis,
             retries=retries,
@@ -70,6 +92,24 @@ class Accounts:
         request_line(outcome, request.id, level=self._request_level)
         if self._recorder is not None:
             self._recorder.answered(request, outcome, began_s)
+        for ear in self.ears:
+            ear(placed, outcome)
+
+    def _delivered(self, placed: Placed, told: Usage, word: str) -> int | None:
+        """Tokens the replica found cached. Where ours are its tokens, the fleet learns what its belief was worth.
+
+        Up to vLLM 0.22 a replica says nothing where it found nothing: silence of one that has told before is 0.
+        """
+        request, cached = placed.request, told.cached_tokens
+        teller = (placed.choice.replica, request.route)
+        if cached is not None:
+            self._tellers.add(teller)
+        elif told.prompt_tokens is not None and teller in self._tellers:
+            cached = 0
+        comparable = word == "ok" and placed.prompt.basis == "exact" and told.prompt_tokens == request.prompt_tokens
+        if comparable and cached is not None:
+            self._fleet.delivered(request, cached)
+        return cached
 
     def _judged(self, replica: str, ending: Ending, word: str) -> None:
         """Tell the health table: 4xx is the client's, 429 and 503 mean busy, the rest of 5xx counts."""
@@ -77,6 +117,8 @@ class Accounts:
             self._watcher.failed(replica, "cut")
         elif ending.status >= 500 and ending.status != 503:
             self._watcher.failed(replica, "status_5xx")
+        elif word == "error-event" and not clients_fault(ending.tail):
+            self._watcher.failed(replica, "error_event")
         elif aborted(ending.tail):  # an engine that is shutting down says 200 and gives up what it is sent
             self._watcher.failed(replica, "aborted")
         else:

@@ -1,4 +1,4 @@
-"""How a replica is written down: `URL`, `name=URL` or `host:port`, alone or in a list with commas.
+"""How a replica is written down: `URL`, `name=URL`, `host:port` or `dns:host:port`, alone or in a list with commas.
 
 The one rule: a replica's identity is its normalised URL with the port, so several on one host are several replicas.
 Errors never repeat what stands before an `@`: that is a password. Not here: whether the replica answers.
@@ -13,6 +13,9 @@ from urllib.parse import urlsplit
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,62}")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\.?")
 _PORTS = {"http": 80, "https": 443}
+
+DNS = "dns:"
+"""Stands before a replica that is every address behind a name: `dns:vllm.internal:8000`."""
 
 
 def parsed(value: object) -> object:
@@ -29,6 +32,8 @@ def parsed(value: object) -> object:
 
 def normalised(url: str) -> str:
     """`scheme://host:port`, lower case, the port always written. Raises `ValueError` with the remedy."""
+    if url.startswith(DNS):
+        return DNS + normalised(url.removeprefix(DNS))
     shown = _without_password(url)
     if any(ord(char) <= 32 or ord(char) == 127 for char in url):
         raise ValueError(f"replica {shown!r} has a space or control character in it")

@@ -1,6 +1,6 @@
 """Wiring: a configuration in, a running router out. Every object of the live router is made here.
 
-The one rule: nothing is decided here. Not here: signals and exit codes (`router.cli`).
+The one rule: nothing is decided here. Not here: signals (`serving`), exit codes (`cli`).
 """
 
 import asyncio
@@ -8,35 +8,45 @@ import logging
 import os
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
 from policies.fleet import Fleet
 from policies.plugins import load
 from router.accounts import Accounts
-from router.config import Config, ReplicaAddress
+from router.admission import admission_of
+from router.aside import Aside
+from router.config import Config
 from router.forwarding import Forwarding
 from router.gateway import Gateway
 from router.health import Watcher
 from router.http.messages import Limits
-from router.http.server import ClientConnection, Listener
-from router.http.upstream import Timeouts, Upstream
+from router.http.server import ClientConnection, Listener, Serve
+from router.http.upstream import Upstream
 from router.identity import Identity
+from router.insight import shadow_policy, shadowed, traced
 from router.kv_events import KvEvents
 from router.kv_follow import followed
 from router.loading import Readers, tokenized_where
+from router.losses import Losses
+from router.member_wiring import gathered
+from router.membership import Membership
 from router.metrics import Metrics
 from router.models import Models, cards
 from router.openai import ROUTES
+from router.page import Page
 from router.placing import Placing
-from router.probes import session
+from router.probes import answer, session
 from router.record import Recorder
+from router.reload import InForce, Reload
+from router.retries import Retries
 from router.tenant_wiring import wired
+from router.tls import facing_clients, towards_all
+from router.vigil import Vigil, answer_s
 
 _log = logging.getLogger("router.app")
 
@@ -56,6 +66,9 @@ class Running:
     fleet: Fleet
     watcher: Watcher
     events: KvEvents
+    reload: Reload
+    stopping: asyncio.Event
+    """Set when the router is about to end: `/health` says so."""
     readers: Readers
     metrics: Metrics
     _listener: Listener
@@ -85,14 +98,6 @@ class Running:
         return bool(self._taken_over.connections) or any(one.busy for one in self._listener.connections)
 
 
-def upstream(replica: ReplicaAddress, timeouts: Timeouts) -> Upstream:
-    """The data plane's way to one replica."""
-    parts = urlsplit(replica.url)
-    tls = ssl.create_default_context() if parts.scheme == "https" else None
-    port = parts.port or (443 if tls else 80)
-    return Upstream(parts.hostname or "", port, timeouts=timeouts, tls=tls, base_path=parts.path.rstrip("/").encode())
-
-
 def recording(config: Config, clock: Callable[[], float], stack: AsyncExitStack) -> Recorder | None:
     """The recorder of requests where one is wanted, closed with `stack`. Raises `OSError` for a file it can't open."""
     if config.record.path is None:
@@ -105,20 +110,23 @@ def recording(config: Config, clock: Callable[[], float], stack: AsyncExitStack)
 @asynccontextmanager
 async def running(config: Config) -> AsyncIterator[Running]:
     """A router for as long as the block lasts. Raises `PolicyError`, `ConfigError`, or `OSError` for a taken port."""
-    policy = load(config.policy.name, config.policy.settings, config.policy.seed)
+    policy = InForce(load(config.policy.name, config.policy.settings, config.policy.seed))
+    seconds = shadow_policy(config)
     key = config.replica_key(os.environ)
     clock = time.monotonic
     fleet = Fleet(config.block_tokens)
-    timeouts = Timeouts(config.timeouts.connect_s, config.timeouts.first_byte_s, config.timeouts.idle_s)
-    upstreams = {replica.name: upstream(replica, timeouts) for replica in config.replicas}
+    upstreams: dict[str, Upstream] = {}
+    stopping = asyncio.Event()
+    contexts: dict[str, ssl.SSLContext] = {}  # by host, for those who ask all replicas
+    everywhere = towards_all(contexts)
     async with AsyncExitStack() as stack:
-        for way in upstreams.values():
-            stack.callback(way.close)
-        client = await stack.enter_async_context(session(timeout_s=10.0, key=key))
+        client = await stack.enter_async_context(session(timeout_s=10.0, key=key, tls=everywhere))
 
         def learnt() -> None:
             found = cards(watcher.served())
             models.learnt(found)
+            if admission is not None:
+                admission.freed()
             events.learnt()
             readers.wanted({card.root: card.id for card in found if not card.adapter}.items())
 
@@ -126,44 +134,95 @@ async def running(config: Config) -> AsyncIterator[Running]:
             fleet,
             clock=clock,
             replica_key=key,
+            tls=everywhere,
             changed=learnt,
             restarted=lambda name: events.restarted(name),  # noqa: PLW0108 -- events are made from the watcher
-            **config.health.model_dump(),  # its settings have the watcher's names
+            **config.health.model_dump(exclude={"slow_start_s"}),  # its settings have the watcher's names
         )
-        events = followed(config, fleet, watcher, client)
-        readers = Readers(config, watcher, client, where=tokenized_where(config, policy))
+        events = followed(fleet, watcher, client)
+        readers = Readers(config, watcher, client, where=tokenized_where(config, policy, *seconds))
         stack.callback(readers.close)
         models = Models(readers.of)
         tenants = await wired(config, os.environ, clock, stack)
-        metrics = Metrics(fleet=fleet, watcher=watcher, events=events, routes=ROUTES, others=tenants.families)
+        losses = Losses(fleet, clock, ROUTES, blind=not getattr(policy, "uses_prefixes", True))
+        admission = admission_of(config.admission, lambda request: fleet.view(request, clock()), clock)
+        shadows = shadowed(config, seconds)
+        others = (
+            *tenants.families,
+            losses.collect,
+            *(one.collect for one in shadows),
+            *([admission.collect] if admission else []),
+        )
+        metrics = Metrics(fleet=fleet, watcher=watcher, events=events, routes=ROUTES, others=others)
         level = logging.INFO if config.log.requests else logging.DEBUG
         recorder = recording(config, clock, stack)
+        accounts = Accounts(metrics, watcher, clock, tenants.door, fleet=fleet, request_level=level, recorder=recorder)
+        accounts.ears.append(losses.answered)
+        accounts.choice_ears.extend(one.placed for one in shadows)
+        aside = Aside(lambda: watcher.trials, lambda name: fleet.load(name)[0])
         gateway = Gateway(
             fleet=fleet,
-            placing=Placing(fleet, policy, metrics, clock),
+            placing=Placing(fleet, policy, metrics, clock, aside, admission.room if admission else None),
             upstreams=upstreams,
-            watcher=watcher,
+            admission=admission,
+            retries=Retries(
+                fleet=fleet,
+                watcher=watcher,
+                aside=aside,
+                metrics=metrics,
+                clock=clock,
+                admission=admission,
+                **config.retries.model_dump(),
+            ),
             models=models,
-            metrics=metrics,
-            accounts=Accounts(metrics, watcher, clock, tenants.door, request_level=level, recorder=recorder),
+            accounts=accounts,
             forwarding=Forwarding(key, tenants.credentials),
             tenants=tenants.door,
             user=Identity(config.identity.user),
             session=Identity(config.identity.session),
             clock=clock,
         )
-        for replica in config.replicas:
-            fleet.joined(replica.name, weight=replica.weight, capacity_blocks=replica.capacity_blocks)
-            watcher.watch(replica.name, replica.url)
+        reload = await gathered(
+            config,
+            policy,
+            stack,
+            fleet=fleet,
+            watcher=watcher,
+            events=events,
+            upstreams=upstreams,
+            contexts=contexts,
+            clock=clock,
+            gone=metrics.forgotten,
+        )
         await stack.enter_async_context(events)
         await stack.enter_async_context(watcher)
+        if config.timeouts.hung_s is not None:
+            await _kept_vigil(stack, key, upstreams, watcher, aside, config.timeouts.hung_s, everywhere)
         await watcher.first_answers(_FIRST_ANSWERS_S)
         await readers.ready(_READERS_S)  # or the first seconds' requests go by load, on a loop that loads beside them
-        listener, server, taken_over = await _listening(stack, config, gateway, watcher, told_all=not tenants.on)
+        serve = traced(stack, config, gateway, accounts)
+        listener, server, taken_over = await _listening(
+            stack, config, gateway, serve, watcher, stopping, told_all=not tenants.on
+        )
         host, port = server.sockets[0].getsockname()[:2]
-        admin_url = await _administered(stack, config, gateway, watcher, metrics)
-        url = _shown(host, port)
-        up = Running(url, admin_url, gateway, fleet, watcher, events, readers, metrics, listener, server, taken_over)
+        page = Page(config, policy, metrics=metrics, watcher=watcher, events=events, accounts=accounts)
+        admin_url = await _administered(stack, config, gateway, watcher, metrics, page, reload.membership)
+        url = shown(host, port, tls=config.listen.cert_file is not None)
+        up = Running(
+            url,
+            admin_url,
+            gateway,
+            fleet,
+            watcher,
+            events,
+            reload,
+            stopping,
+            readers,
+            metrics,
+            listener,
+            server,
+            taken_over,
+        )
         _log.info(
             "serving %s with %s over %d replicas; admin on %s", up.url, config.policy.name, len(upstreams), admin_url
         )
@@ -171,8 +230,36 @@ async def running(config: Config) -> AsyncIterator[Running]:
         yield up
 
 
+async def _kept_vigil(
+    stack: AsyncExitStack,
+    key: str | None,
+    upstreams: Mapping[str, Upstream],
+    watcher: Watcher,
+    aside: Aside,
+    hung_s: float,
+    tls: ssl.SSLContext,
+) -> None:
+    """Listen for replicas that hang, on connections that no slow probe can hold."""
+    client = await stack.enter_async_context(session(timeout_s=answer_s(hung_s), key=key, tls=tls))
+
+    async def ask(name: str) -> None:
+        for state in watcher.states():
+            if state.name == name:
+                await answer(client, state.url, "/health")
+
+    vigil = Vigil(upstreams, watcher, aside, ask, hung_s=hung_s)
+    await stack.enter_async_context(vigil)
+
+
 async def _listening(
-    stack: AsyncExitStack, config: Config, gateway: Gateway, watcher: Watcher, *, told_all: bool
+    stack: AsyncExitStack,
+    config: Config,
+    gateway: Gateway,
+    serve: Serve,
+    watcher: Watcher,
+    stopping: asyncio.Event,
+    *,
+    told_all: bool,
 ) -> tuple[Listener, asyncio.Server, web.Server]:
     """The client port: the data plane, and behind it the application for everything that is not a POST.
 
@@ -181,10 +268,12 @@ async def _listening(
     from router.web import public_application, state, taking_over
 
     def health() -> dict[str, Any]:
-        told = state(watcher)
-        return told if told_all else {"replicas_open": told["replicas_open"]}
+        told = {"stopping": stopping.is_set(), **state(watcher)}
+        return told if told_all else {word: told[word] for word in ("stopping", "replicas_open")}
 
-    application = public_application(gateway, models=watcher.models, health=health, body_bytes=config.limits.body_bytes)
+    application = public_application(
+        gateway, serve, models=watcher.models, health=health, body_bytes=config.limits.body_bytes
+    )
     runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=_ENDING_S)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
@@ -192,32 +281,46 @@ async def _listening(
     limits = Limits(config.limits.header_bytes, config.limits.body_bytes)
     taken_over = runner.server
     assert taken_over is not None  # noqa: S101 -- set up above
-    listener = Listener(gateway.serve, limits, taking_over(taken_over, limits.header_bytes), connections)
+    listener = Listener(serve, limits, taking_over(taken_over, limits.header_bytes), connections)
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(listener, config.listen.host, config.listen.port, backlog=_BACKLOG)
+    server = await loop.create_server(
+        listener, config.listen.host, config.listen.port, backlog=_BACKLOG, ssl=facing_clients(config.listen)
+    )
     stack.callback(_aborted, connections)
     stack.callback(server.close)
     return listener, server, taken_over
 
 
 async def _administered(
-    stack: AsyncExitStack, config: Config, gateway: Gateway, watcher: Watcher, metrics: Metrics
+    stack: AsyncExitStack,
+    config: Config,
+    gateway: Gateway,
+    watcher: Watcher,
+    metrics: Metrics,
+    page: Page,
+    membership: Membership,
 ) -> str:
+    from router.member_routes import member_routes
     from router.web import admin_application, state, taking_over
 
     application = admin_application(
-        gateway, metrics=metrics.exposition, health=lambda: state(watcher), body_bytes=config.limits.body_bytes
+        gateway,
+        metrics=metrics.exposition,
+        health=lambda: state(watcher),
+        body_bytes=config.limits.body_bytes,
+        routes=[*page.routes(), *member_routes(membership, config)],
     )
     runner = web.AppRunner(application)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
+    await stack.enter_async_context(page)
     assert runner.server is not None  # noqa: S101 -- set up above
     connections = taking_over(runner.server, config.limits.header_bytes)
     loop = asyncio.get_running_loop()
     server = await loop.create_server(connections, config.admin.host, config.admin.port)
     stack.callback(server.close)
     host, port = server.sockets[0].getsockname()[:2]
-    return _shown(host, port)
+    return shown(host, port)
 
 
 def _aborted(connections: set[ClientConnection]) -> None:
@@ -225,35 +328,6 @@ def _aborted(connections: set[ClientConnection]) -> None:
         connection.abort()
 
 
-def _shown(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def serve(config: Config) -> int:
-    """Run until SIGTERM or SIGINT, drain, and return the exit code. A second signal ends at once."""
-    import signal
-
-    async def life() -> int:
-        loop = asyncio.get_running_loop()
-        stopping, now = asyncio.Event(), asyncio.Event()
-
-        def told() -> None:
-            (now if stopping.is_set() else stopping).set()
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, told)
-        async with running(config) as up:
-            await stopping.wait()
-            _log.info("stopping: no new requests; running ones have %g s", config.drain_s)
-            ending = asyncio.ensure_future(up.drained(config.drain_s))
-            hurried = asyncio.ensure_future(now.wait())
-            await asyncio.wait([ending, hurried], return_when=asyncio.FIRST_COMPLETED)
-            ending.cancel()
-            hurried.cancel()
-        return 0
-
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.run(life())
-    return int(uvloop.run(life()))
+def shown(host: str, port: int, *, tls: bool = False) -> str:
+    """The URL of a port."""
+    return f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"

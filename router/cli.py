@@ -81,14 +81,14 @@ def _told(message: str, code: int) -> int:
 
 def _serve(arguments: Arguments) -> int:
     from router import log
-    from router.app import serve
     from router.errors import UsageError
+    from router.serving import serve
 
     config, _ = configuration(arguments)
-    if not config.replicas:
+    if not (config.replicas or config.replicas_file):
         raise UsageError("no replicas; name them: router serve --replicas http://127.0.0.1:8001,http://127.0.0.1:8002")
     log.configure(config.log.level, config.log.format)
-    return serve(config)
+    return serve(config, lambda: configuration(arguments)[0], arguments.config)
 
 
 def _replica_arguments(parser: argparse.ArgumentParser) -> None:
@@ -274,7 +274,7 @@ def _check(arguments: Arguments) -> int:
     if not config.replicas:
         raise UsageError("no replicas to check; name them with --replicas or --config")
     log.configure("error")
-    return print_check(check(config, os.environ), as_json=arguments.json)
+    return print_check(check(config, os.environ, probe=arguments.probe), as_json=arguments.json)
 
 
 def _tenants_arguments(parser: argparse.ArgumentParser) -> None:
@@ -301,6 +301,25 @@ def _sim(arguments: Arguments) -> int:
     return sim_cli.run(arguments)
 
 
+def _check_arguments(parser: argparse.ArgumentParser) -> None:
+    _with_json(parser)
+    parser.add_argument(
+        "--probe", action="store_true", help="send each replica a fresh 2,000-token prompt twice, to prove it caches"
+    )
+
+
+def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
+    from router import doctor_cli
+
+    doctor_cli.arguments(parser)
+
+
+def _doctor(arguments: Arguments) -> int:
+    from router import doctor_cli
+
+    return doctor_cli.run(arguments)
+
+
 def _with_json(parser: argparse.ArgumentParser) -> None:
     configuration_arguments(parser)
     json_argument(parser)
@@ -308,8 +327,9 @@ def _with_json(parser: argparse.ArgumentParser) -> None:
 
 COMMANDS = {
     "serve": Command("serve clients over a fleet of vLLM replicas", configuration_arguments, _serve),
-    "check": Command("ask the replicas what would go wrong", _with_json, _check),
+    "check": Command("ask the replicas what would go wrong", _check_arguments, _check),
     "explain": Command("say where one request would go, and why", _explain_arguments, _explain),
+    "doctor": Command("say what breaks the prefix in prompts, and what mending it saves", _doctor_arguments, _doctor),
     "policies": Command("list the installed policies and their settings", json_argument, _policies),
     "config": Command("print every setting, its value and where that came from", _with_json, _config),
     "demo": Command("compare policies on emulated replicas; needs no GPU", _demo_arguments, _demo),

@@ -35,6 +35,12 @@ FAMILIES: tuple[Family, ...] = (
         "router_refusals_total", "counter", ("route", "code"), "Requests the router answered with an error of its own"
     ),
     Family("router_retries_total", "counter", ("route",), "Attempts that failed before the first byte and moved on"),
+    Family(
+        "router_retries_denied_total",
+        "counter",
+        (),
+        "Failures relayed because retries had used up their share of traffic",
+    ),
     Family("router_policy_failures_total", "counter", (), "Choices the policy failed to make; these went by load"),
     Family(
         "router_request_duration_seconds", "histogram", ("route",), "From the request's last byte to its reply's last"
@@ -70,6 +76,30 @@ FAMILIES: tuple[Family, ...] = (
         'Prompt tokens the replica reported as cached; short of predicted where reported="yes": the index was wrong',
     ),
     Family(
+        "router_lost_tokens_total",
+        "counter",
+        ("reason", "route", "tenant", "replica"),
+        "Prompt tokens not found cached, by why: workload, load, routing, stale; and unreadable, which could not be",
+    ),
+    Family(
+        "router_unpredicted_tokens_total",
+        "counter",
+        ("route", "tenant", "replica"),
+        "Prompt tokens found cached that were not predicted: answers, or another router's prompts",
+    ),
+    Family(
+        "router_token_mismatch_total",
+        "counter",
+        ("model", "replica"),
+        "Requests whose prompt tokens the replica counted otherwise than the router: its predictions can't be trusted",
+    ),
+    Family(
+        "router_effective_blocks",
+        "gauge",
+        ("replica",),
+        "Blocks that stay cached on the replica, stated and fitted by what it delivered",
+    ),
+    Family(
         "router_output_tokens_total", "counter", ("route", "model", "replica"), "Generated tokens, as replicas reported"
     ),
     Family("router_in_flight", "gauge", ("replica",), "Requests sent and not finished"),
@@ -77,6 +107,8 @@ FAMILIES: tuple[Family, ...] = (
         "router_pending_prefill_tokens", "gauge", ("replica",), "Uncached prompt tokens that wait for a first token"
     ),
     Family("router_held_blocks", "gauge", ("replica",), "Blocks the index believes the replica holds"),
+    Family("router_queue_requests", "gauge", (), "Requests that wait for a replica with room, where that is limited"),
+    Family("router_queue_tokens", "gauge", (), "Prompt tokens of the requests that wait for a replica with room"),
     Family("router_index_runs", "gauge", (), "Runs of blocks the index keeps for all replicas together"),
     Family("router_replica_up", "gauge", ("replica",), "1 while the replica may be chosen"),
     Family(
@@ -116,6 +148,19 @@ FAMILIES: tuple[Family, ...] = (
         (),
         "1 while the tenants file can't be read; what it said before holds",
     ),
+    Family(
+        "router_shadow_choices_total",
+        "counter",
+        ("route", "agrees"),
+        "Requests the shadow policy decided too, by whether it chose the same replica",
+    ),
+    Family(
+        "router_shadow_tokens_total",
+        "counter",
+        ("route", "policy"),
+        "Prompt tokens to compute by the index: where the live policy sent those requests, where the shadow would have",
+    ),
+    Family("router_shadow_failures_total", "counter", (), "Choices the shadow policy failed to make"),
     Family("router_build_info", "gauge", ("version",), "1; the version of the router"),
 )
 

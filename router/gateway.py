@@ -5,27 +5,30 @@ tried only while nothing of a reply has reached the client. Not here: sockets (`
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from policies.fleet import Fleet
 from policies.types import Request
 from router.accounts import Accounts
+from router.admission import Admission, Turn
 from router.errors import RequestError
-from router.forwarding import Forwarding, request_bytes
-from router.health import Watcher
+from router.forwarding import Forwarding, again, request_bytes
+from router.http.exchange import UpstreamError
 from router.http.messages import Call, Framing, Reply
-from router.http.upstream import Upstream, UpstreamError
+from router.http.upstream import Upstream
 from router.identity import Identity, Sessions
-from router.metrics import Metrics
 from router.models import Models
 from router.openai import asked
 from router.placing import Placing
 from router.prompts import Prompt
+from router.retries import Retries
 from router.tenants import Door, Guest
 
 TENANT = b"x-router-tenant"
 """Header in which an operator names the tenant of a dry run, on the admin port only."""
 
+Read = tuple[Request, Prompt, Call, Turn | None]
 SessionOf = Callable[[tuple[bytes, ...]], str | None]
 
 
@@ -38,9 +41,9 @@ class Gateway:
         fleet: Fleet,
         placing: Placing,
         upstreams: Mapping[str, Upstream],
-        watcher: Watcher,
+        retries: Retries,
+        admission: Admission | None,
         models: Models,
-        metrics: Metrics,
         accounts: Accounts,
         forwarding: Forwarding,
         tenants: Door,
@@ -52,8 +55,8 @@ class Gateway:
         self.models = models
         self._placing = placing
         self._upstreams = upstreams
-        self._watcher = watcher
-        self._metrics = metrics
+        self._retries = retries
+        self._admission = admission
         self._accounts = accounts
         self._forwarding = forwarding
         self.tenants = tenants
@@ -68,20 +71,24 @@ class Gateway:
         began_s = self._clock()
         try:
             with self.tenants.guest(call) as guest:
-                request, prompt, call = await self._read(call, guest, self._sessions.of)
+                request, prompt, call, turn = await self._read(call, guest, self._sessions.of)
                 guest.asks(request.prompt_tokens)
-                await self._relayed(request, prompt, call, reply, began_s)
+                if self._admission is None or turn is None:
+                    await self._relayed(request, prompt, call, reply, began_s)
+                else:
+                    relayed = partial(self._relayed, request, prompt, call, reply, began_s)
+                    await self._admission.through(request, turn, relayed)
         except RequestError as error:
             answer(reply, error)
-            self._metrics.refused(call.path, error.status, error.code or error.kind)
+            self._accounts.refused(call.path, error)
 
     async def explained(self, call: Call) -> dict[str, Any]:
         """A dry run: what would be chosen for this call and why; nothing is sent or remembered."""
         guest = self.tenants.named(call.header(TENANT))
-        request, prompt, _ = await self._read(call, guest, self._sessions.known)
+        request, prompt, _, _ = await self._read(call, guest, self._sessions.known)
         return self._placing.explained(self._placing.placed(request, prompt, {}))
 
-    async def _read(self, call: Call, guest: Guest, session_of: SessionOf) -> tuple[Request, Prompt, Call]:
+    async def _read(self, call: Call, guest: Guest, session_of: SessionOf) -> Read:
         """What placing needs to know, and what replicas get. The parsed body ends here: no exchange may keep it."""
         ask = asked(call)
         served = self.models.served(ask.model, guest.salt or ask.salt)
@@ -100,53 +107,38 @@ class Gateway:
             blocks=prompt.blocks,
             block_tokens=self.fleet.block_tokens,
         )
-        return request, prompt, call
+        turn = None if self._admission is None else self._admission.turn(call, ask.body)
+        return request, prompt, call, turn
 
     async def _relayed(self, request: Request, prompt: Prompt, call: Call, reply: Reply, began_s: float) -> None:
-        failed: dict[str, UpstreamError] = {}
+        tries = self._retries.begun(request, call.method)
         rest = self._forwarding.rest(call)
         while True:
-            placed = self._placing.placed(request, prompt, failed)
+            placed = self._placing.placed(request, prompt, tries.failed)
             name = placed.choice.replica
             self.fleet.sent(request, name)
-            if not failed:
-                self._metrics.decided(self._clock() - began_s)
-            first_byte = FirstByte(self.fleet, request, self._clock)
+            if not tries.failed:
+                self._accounts.placed(placed, began_s)
             upstream = self._upstreams[name]
             data = request_bytes(call, upstream, rest)
             try:
-                ending = await upstream.exchange(data, reply, first_byte, head_only=call.method == b"HEAD")
+                ending = await upstream.exchange(data, reply, tries.sent(name), head_only=call.method == b"HEAD")
             except UpstreamError as error:
-                self.fleet.failed(request)
-                self._watcher.failed(name, error.kind)
-                failed[name] = error
+                tries.lost(error)
+                rest = self._forwarding.rest(again(call, len(tries.failed)))
                 continue
             except BaseException:  # the client left, or a fault of ours: the load is released all the same
                 self.fleet.done(request)
-                self._accounts.answered(placed, began_s, first_byte.at_s, None, len(failed))
+                self._accounts.answered(placed, began_s, tries.at_s, None, len(tries.failed))
                 raise
-            if ending.status < 400:
-                self.fleet.done(request, prompt.stored)
-            else:  # the prompt was not computed, so nothing of it is cached
-                self.fleet.failed(request)
-            self._accounts.answered(placed, began_s, first_byte.at_s, ending, len(failed))
+            try:  # what was found cached is learnt before the prompt counts as computed
+                self._accounts.answered(placed, began_s, tries.at_s, ending, len(tries.failed))
+            finally:
+                if ending.status < 400:
+                    self.fleet.done(request, prompt.stored)
+                else:  # the prompt was not computed, so nothing of it is cached
+                    self.fleet.failed(request)
             return
-
-
-class FirstByte:
-    """Told when the body of a reply begins: the prefill is over."""
-
-    __slots__ = ("_clock", "_fleet", "_request", "at_s")
-
-    def __init__(self, fleet: Fleet, request: Request, clock: Callable[[], float]) -> None:
-        self._fleet = fleet
-        self._request = request
-        self._clock = clock
-        self.at_s: float | None = None
-
-    def __call__(self) -> None:
-        self.at_s = self._clock()
-        self._fleet.first_token(self._request)
 
 
 def answer(reply: Reply, error: RequestError) -> None:

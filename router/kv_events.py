@@ -43,6 +43,8 @@ class KvState:
     standing: Standing
     settled: bool
     """Whether all that the publishers had to tell so far was heard, or there are none."""
+    buffer_batches: int | None
+    """Batches that can be had again, of the publisher that keeps fewest; None where none tells."""
     batches: int
     blocks: dict[str, int]
     """Blocks the events named, by what became of them (`kv_blocks.COUNTED`)."""
@@ -89,6 +91,7 @@ class _Followed:
             self.name,
             self.standing(),
             self.looked and all(feed.caught_up or feed.link == REFUSED for feed in self.feeds),
+            min((kept for feed in self.feeds if (kept := feed.source.buffer_batches) is not None), default=None),
             sum((publisher.heard for publisher in publishers), self.batches),
             dict(sum((publisher.blocks.counts for publisher in publishers), self.blocks)),
             dict(sum((publisher.faults for publisher in publishers), self.faults)),

@@ -14,16 +14,15 @@ import aiohttp
 from policies.fleet import Fleet
 from router.config import Config
 from router.health import Watcher
-from router.kv_events import KvEvents
-from router.kv_standing import Standing
+from router.kv_events import KvEvents, KvState
 from router.probes import answer
 
 _LOOK_AGAIN_S = 0.02
 
 
-def followed(config: Config, fleet: Fleet, watcher: Watcher, client: aiohttp.ClientSession) -> KvEvents:
-    """Who follows the events of all replicas, for as long as a router runs."""
-    events = KvEvents(
+def followed(fleet: Fleet, watcher: Watcher, client: aiohttp.ClientSession) -> KvEvents:
+    """Who follows the events of replicas, for as long as a router runs."""
+    return KvEvents(
         fleet,
         ask=partial(answer, client),
         root=watcher.root,
@@ -31,15 +30,12 @@ def followed(config: Config, fleet: Fleet, watcher: Watcher, client: aiohttp.Cli
         capacity_blocks=watcher.usable_blocks,
         seeds=_seeds(),
     )
-    for replica in config.replicas:
-        events.follow(replica.name, replica.url, replica.kv_events or config.kv_events)
-    return events
 
 
-async def standings(
+async def looked_at(
     config: Config, roots: Mapping[str, str], client: aiohttp.ClientSession, *, within_s: float
-) -> dict[str, Standing]:
-    """How well the cache of each replica would be known, by what it can replay or publishes within that time.
+) -> dict[str, KvState]:
+    """What would be known of each replica's cache, by what it can replay or publishes within that time.
 
     `roots` are the replicas to look at, by name, each with the root of its model.
     """
@@ -62,7 +58,7 @@ async def standings(
             await asyncio.sleep(_LOOK_AGAIN_S)
             if all(state.settled for state in events.states()):
                 break
-        return {state.name: state.standing for state in events.states()}
+        return {state.name: state for state in events.states()}
 
 
 def _seeds() -> tuple[str, ...]:

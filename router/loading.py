@@ -23,10 +23,14 @@ from router.tokenizers import TokenizerError
 _log = logging.getLogger("router.loading")
 
 
-def tokenized_where(config: Config, policy: Policy) -> str:
-    """Who tokenizes. Nobody, where the operator left that open and the policy never looks at prompts."""
+def tokenized_where(config: Config, *policies: Policy) -> str:
+    """Who tokenizes. Nobody, where the operator left that open and no policy ever looks at prompts."""
     wanted = config.tokenizer
-    if wanted.where == "auto" and wanted.path is None and not getattr(policy, "uses_prefixes", True):
+    if (
+        wanted.where == "auto"
+        and wanted.path is None
+        and not any(getattr(one, "uses_prefixes", True) for one in policies)
+    ):
         return "none"
     return wanted.where
 

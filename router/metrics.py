@@ -72,6 +72,7 @@ class _Counts:
     ttfts: dict[Labels, Histogram] = field(default_factory=dict)
     decisions: Histogram = field(default_factory=lambda: Histogram(DECISION_BOUNDS_S))
     policy_failures: int = 0
+    retries_denied: int = 0
 
 
 class Metrics(Collector):
@@ -147,6 +148,24 @@ class Metrics(Collector):
     def policy_failed(self) -> None:
         self._counts.policy_failures += 1
 
+    def retry_denied(self) -> None:
+        """A failure went to the client since retries have had their share of the traffic."""
+        self._counts.retries_denied += 1
+
+    def forgotten(self, replica: str) -> None:
+        """The replica has left for good: what was counted of it goes on as `other`, so that series don't pile up."""
+        counts = self._counts
+        for kept, at in ((counts.requests, 2), (counts.choices, 0), (counts.output_tokens, 2)):
+            for key in [key for key in kept if key[at] == replica]:
+                _add(kept, (*key[:at], OTHER, *key[at + 1 :]), kept.pop(key))
+        for key in [key for key in counts.tokens if key[2] == replica]:
+            gone = counts.tokens.pop(key)
+            kept_tokens = counts.tokens.setdefault((*key[:2], OTHER, *key[3:]), _Tokens())
+            for word in ("prompt", "available", "predicted", "delivered"):
+                setattr(kept_tokens, word, getattr(kept_tokens, word) + getattr(gone, word))
+        for key in [key for key in counts.ttfts if key[1] == replica]:
+            del counts.ttfts[key]
+
     def exposition(self) -> bytes:
         """The answer to `GET /metrics`."""
         return generate_latest(self._registry)
@@ -179,6 +198,7 @@ class Metrics(Collector):
         yield counter("router_choices_total", counts.choices.items())
         yield counter("router_refusals_total", counts.refusals.items())
         yield counter("router_retries_total", counts.retries.items())
+        yield counter("router_retries_denied_total", [((), counts.retries_denied)])
         yield counter("router_policy_failures_total", [((), counts.policy_failures)])
         yield histograms("router_request_duration_seconds", counts.durations.items())
         yield histograms("router_ttft_seconds", counts.ttfts.items())
@@ -199,6 +219,8 @@ class Metrics(Collector):
         yield gauge("router_in_flight", [(key, load[0]) for key, load in loads.items()])
         yield gauge("router_pending_prefill_tokens", [(key, load[1]) for key, load in loads.items()])
         yield gauge("router_held_blocks", [(key, self._fleet.held_blocks(key[0])) for key in loads])
+        sizes = [(key, self._fleet.effective_blocks(key[0])) for key in loads]
+        yield gauge("router_effective_blocks", [(key, size) for key, size in sizes if size is not None])
         yield gauge("router_index_runs", [((), self._fleet.index_runs)])
 
     def _of_the_replicas(self) -> Iterator[Built]:

@@ -6,7 +6,7 @@ one serves `/metrics`, `/explain` and `/state`. Not here: routing.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import orjson
@@ -17,6 +17,7 @@ from router.errors import BadRequest, BodyTooLarge, HeadTooLarge, NoReplicaAvail
 from router.gateway import Gateway
 from router.health import Watcher
 from router.http.messages import Call, Framing, Headers, Source, origin_form, without_hop_by_hop
+from router.http.server import Serve
 
 _QUEUED_BYTES = 64 * 1024  # a reply that waits for a slow client stops the replica at this much
 
@@ -141,14 +142,14 @@ class QueuedReply:
         self._changed.clear()
 
 
-async def passed_on(gateway: Gateway, request: web.Request) -> web.StreamResponse:
+async def passed_on(serve: Serve, request: web.Request) -> web.StreamResponse:
     """Any method, any path, through the gateway: the task that serves it ends when the client leaves."""
     reply = QueuedReply()
     try:
         call = await _call(request)
     except BodyTooLarge as error:
         return error_response(error)
-    serving = asyncio.ensure_future(gateway.serve(call, reply))
+    serving = asyncio.ensure_future(serve(call, reply))
     serving.add_done_callback(lambda _: reply.abort())  # after `end` this says nothing; a fault must not wait for ever
     try:
         response = await reply.sent(request)
@@ -204,13 +205,13 @@ def error_response(error: RequestError) -> web.Response:
 
 
 def public_application(
-    gateway: Gateway, *, models: Callable[[], bytes], health: Callable[[], Json], body_bytes: int
+    gateway: Gateway, serve: Serve, *, models: Callable[[], bytes], health: Callable[[], Json], body_bytes: int
 ) -> web.Application:
     """The application behind the data plane. Connections it was handed keep using it, so it takes POSTs too."""
 
     async def healthy(_: web.Request) -> web.Response:
         state = health()
-        return json_response(state, 200 if state["replicas_open"] else 503)
+        return json_response(state, 200 if state["replicas_open"] and not state["stopping"] else 503)
 
     async def served(request: web.Request) -> web.Response:
         try:
@@ -224,19 +225,25 @@ def public_application(
         return web.Response(body=body, content_type="application/json")
 
     async def anything(request: web.Request) -> web.StreamResponse:
-        return await passed_on(gateway, request)
+        return await passed_on(serve, request)
 
     application = web.Application(client_max_size=body_bytes)
     application.router.add_get("/health", healthy)
+    application.router.add_get("/ready", healthy)
     application.router.add_get("/v1/models", served)
     application.router.add_route("*", "/{path:.*}", anything)
     return application
 
 
 def admin_application(
-    gateway: Gateway, *, metrics: Callable[[], bytes], health: Callable[[], Json], body_bytes: int
+    gateway: Gateway,
+    *,
+    metrics: Callable[[], bytes],
+    health: Callable[[], Json],
+    body_bytes: int,
+    routes: Iterable[web.RouteDef] = (),
 ) -> web.Application:
-    """Metrics and dry runs, for operators only: they tell what is cached, which tenants must not learn."""
+    """Metrics, dry runs and `routes`, for operators only: they tell what is cached, which tenants must not learn."""
 
     async def exposition(_: web.Request) -> web.Response:
         return web.Response(body=metrics(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
@@ -254,12 +261,13 @@ def admin_application(
         return json_response(health())
 
     async def unknown(_: web.Request) -> web.Response:
-        return error_response(NotServed("the admin port serves GET /metrics, /state and /health, and POST /explain"))
+        return error_response(NotServed("the admin port serves GET /, /metrics, /state and /health, and POST /explain"))
 
     application = web.Application(client_max_size=body_bytes)
     application.router.add_get("/metrics", exposition)
     application.router.add_get("/state", state)
     application.router.add_get("/health", state)
     application.router.add_post("/explain", explained)
+    application.add_routes(routes)
     application.router.add_route("*", "/{path:.*}", unknown)
     return application

@@ -82,7 +82,7 @@ def test_lists_may_be_written_with_commas():
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("replcas=1", r"unknown setting 'replcas' \(--set\); did you mean replicas\?"),
+        ("replcas=1", r"unknown setting 'replcas' \(--set\); did you mean replicas"),
         ("port=3", "did you mean listen.port or admin.port"),
         ("health.intervals=2", "did you mean health.interval_s"),
         ("zzz=1", "`router config` lists them all"),

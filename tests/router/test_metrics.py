@@ -9,6 +9,7 @@ from policies.types import Request
 from router.families import DECISION_BOUNDS_S, Histogram
 from router.health import Watcher
 from router.kv_events import KvEvents
+from router.losses import Losses
 from router.metrics import FAMILIES, Metrics, Outcome
 from router.rereading import Fixed
 from router.tenant_keys import Register
@@ -54,7 +55,9 @@ def metrics(fleet):
     events = KvEvents(fleet, ask=answer, root=watcher.root, untold=fleet.left)
     events.follow("r1", "http://127.0.0.1:1", "off")
     tenants = TenantCounts(Fixed(Register()))
-    return Metrics(fleet=fleet, watcher=watcher, events=events, routes=[CHAT], others=[tenants.collect])
+    losses = Losses(fleet, lambda: 0.0, [CHAT], blind=False)
+    others = [tenants.collect, losses.collect]
+    return Metrics(fleet=fleet, watcher=watcher, events=events, routes=[CHAT], others=others)
 
 
 def scraped(metrics: Metrics) -> dict[str, dict[tuple[str, ...], float]]:

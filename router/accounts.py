@@ -100,6 +100,8 @@ class Accounts:
 
         Up to vLLM 0.22 a replica says nothing where it found nothing: silence of one that has told before is 0.
         """
+        if not placed.prompt.alone:
+            return None
         request, cached = placed.request, told.cached_tokens
         teller = (placed.choice.replica, request.route)
         if cached is not None:

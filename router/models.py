@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from policies.blocks import Chain
 from router.errors import UnknownModel
-from router.openai import Ask, batched, reads_cache
+from router.openai import Ask, batched, reads_cache, sampled_once
 from router.prompts import Prompt, PromptReader
 
 
@@ -58,12 +58,12 @@ class Served(Struct, frozen=True):
         batch = batched(ask.route, ask.body)
         if batch is not None:
             prompt = await self.reader.read(ask.route, batch.body, self.chain)
-            return replace(prompt, tokens=batch.tokens(prompt.tokens))
+            return replace(prompt, tokens=batch.tokens(prompt.tokens), alone=False)
         prompt = await self.reader.read(ask.route, ask.body, self.chain)
         if prompt.blocks and not reads_cache(ask.route, ask.body):
             reason = "prompt log probabilities are computed past the cache"
             return Prompt(prompt.tokens, (), "none", reason, prompt.blocks + prompt.stored)
-        return prompt
+        return prompt if sampled_once(ask.body) else replace(prompt, alone=False)
 
 
 class Models:

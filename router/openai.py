@@ -131,6 +131,13 @@ def reads_cache(route: str, body: Mapping[str, Any] | None) -> bool:
     return not (route == COMPLETIONS and body.get("echo") is True and body.get("logprobs") is not None)
 
 
+def sampled_once(body: Mapping[str, Any]) -> bool:
+    """Whether a body asks for one reply. Each of several is a request of the engine's, with a look-up of its own."""
+    sampling = body.get("sampling_params")
+    wanted = sampling.get("n") if isinstance(sampling, Mapping) else body.get("n")
+    return not isinstance(wanted, int) or wanted < 2
+
+
 class Batch(Struct, frozen=True):
     """Several prompts in one body. The engine answers them with one summed usage, and each is looked up by itself."""
 

@@ -55,6 +55,9 @@ class Prompt(Struct, frozen=True):
     """Why the basis is not exact, in words without any of the prompt's text."""
     stored: tuple[bytes, ...] = ()
     """Keys that continue `blocks`: full blocks this request fills but can't read, its very last one for instance."""
+    alone: bool = True
+    """Whether an engine reports what it found of this prompt. Of several prompts or samples in one body it reports the
+    last one's find (vLLM 0.32), which the others had just stored."""
 
 
 class PromptReader(Protocol):

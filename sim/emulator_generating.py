@@ -146,9 +146,9 @@ class _Generation:
         self._server.stopped += sum(part.end.why == "stop" for part in parts)
 
     def _usage(self, ask: Ask, parts: Sequence[Part], replies: Sequence[Reply]) -> Usage:
-        firsts = replies[:: ask.choices]
+        """Of several prompts or choices, vLLM 0.32 says what the last one found, in a stream the first."""
         block_tokens = self._server.live.engine.cache.block_tokens
-        cached = sum(reply.cached_tokens for reply in firsts)
+        cached = replies[0 if ask.stream else -1].cached_tokens
         full = sum(len(prompt) // block_tokens * block_tokens for prompt in ask.prompts)
         return Usage(ask.prompt_tokens, cached, max(0, full - cached), sum(len(part.ids) for part in parts))
 

@@ -119,6 +119,14 @@ async def test_salts_that_clients_bring_keep_their_prompts_apart(kv_events):
         assert min(found[3:]) > 0
 
 
+async def test_what_one_of_several_samples_found_is_no_delivery():
+    """vLLM 0.32 tells of a new prompt with n=2 that 224 of its 229 tokens were cached: its other sample stored them."""
+    async with fleet() as (up, _, _, client):
+        _, usage = await said(client, user("a question of more than one block, asked for two replies"), n=2)
+        assert usage["prompt_tokens_details"]["cached_tokens"] > 0
+        assert metric(up, "router_delivered_tokens_total") == metric(up, "router_predicted_tokens_total") == 0
+
+
 async def test_check_says_how_well_each_cache_is_known():
     async with fleet() as (_, replicas, config, client):
         before = await asked_all(config, None)

@@ -73,6 +73,7 @@ async def test_a_batch_counts_all_its_prompts_and_is_looked_up_by_its_longest() 
     batch = await _read("/v1/completions", {"prompt": [short, long]})
 
     assert (batch.tokens, batch.blocks) == (29, alone.blocks)
+    assert (batch.alone, alone.alone) == (False, True)
     assert len(alone.blocks) == 5
 
 

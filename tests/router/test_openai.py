@@ -4,7 +4,7 @@ import pytest
 
 from router.errors import BadRequest, NotServed
 from router.http.messages import Call
-from router.openai import CHAT, COMPLETIONS, CONTROL, Ask, asked, batched, reads_cache
+from router.openai import CHAT, COMPLETIONS, CONTROL, Ask, asked, batched, reads_cache, sampled_once
 from router.prompt_bodies import NOT_RUN, POOLING
 
 
@@ -25,6 +25,21 @@ def test_model_stream_and_length_are_read() -> None:
 )
 def test_a_clients_own_salt_is_read(member: bytes, salt: str) -> None:
     assert asked(_call(CHAT, b'{"model": "m"' + member + b"}")).salt == salt
+
+
+@pytest.mark.parametrize(
+    ("body", "once"),
+    [
+        ({}, True),
+        ({"n": 1}, True),
+        ({"n": 2}, False),
+        ({"n": "2"}, True),
+        ({"sampling_params": {"n": 3}}, False),
+        ({"sampling_params": {}}, True),
+    ],
+)
+def test_how_many_replies_are_asked_for(body: dict[str, object], once: bool) -> None:
+    assert sampled_once(body) is once
 
 
 def test_the_last_of_duplicate_members_counts_as_for_the_engine() -> None:

@@ -115,6 +115,7 @@ async def test_choices_and_batches_are_counted_as_one_usage(client: aiohttp.Clie
     batch = await post(client, COMPLETIONS, {"prompt": ["one", "three"], "max_tokens": 2})
     assert len(batch["choices"]) == 2
     assert batch["usage"]["prompt_tokens"] == 8
+    assert cached(two) == len(LONG) // 16 * 16  # the second choice finds what the first has just stored
     streamed = await stream(client, CHAT, ASKED[CHAT] | {"n": 2})
     for index in (0, 1):
         deltas = [event["choices"][0]["delta"] for event in streamed if event["choices"][0]["index"] == index]

@@ -95,12 +95,12 @@ class Admission:
     def turn(self, call: Call, body: Mapping[str, Any] | None) -> Turn:
         """Read how urgent a call is; what makes no sense there is passed over."""
         priority = body.get("priority") if body is not None else None
-        wait_s = self._rules.max_wait_s
-        told = call.header(self._header)
+        wait_s, told = self._rules.max_wait_s, call.header(self._header)
         if told is not None:
             with contextlib.suppress(ValueError):
-                wait_s = min(wait_s, max(0.0, float(told)))
-        return Turn(priority if type(priority) is int else 0, wait_s if wait_s == wait_s else self._rules.max_wait_s)
+                told_s = float(told)
+                wait_s = min(wait_s, max(0.0, told_s)) if math.isfinite(told_s) else wait_s
+        return Turn(priority if type(priority) is int else 0, wait_s)
 
     def collect(self) -> Iterator[Built]:
         yield gauge("router_queue_requests", [((), self.requests)])
@@ -149,8 +149,8 @@ class Admission:
     def _pump(self, model: str) -> None:
         """Let go the first of a queue. The next one may follow when this one was sent: only then is it counted."""
         queue = self._queues.get(model)
-        if not queue or model in self._going or not self._has_room(queue[0].request):
-            return
+        if not queue or model in self._going or queue[0].done.done() or not self._has_room(queue[0].request):
+            return  # a first one that is done is about to leave, and tells of it
         waiting = heappop(queue)
         self._going.add(model)
         if not queue:

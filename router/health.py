@@ -21,6 +21,7 @@ from router.hysteresis import CLOSED, FIRST_COOLDOWN_S, OPEN, STARTING, TRIAL
 from router.hysteresis import Health as Health
 from router.models import cards
 from router.probes import ProbeError, answer, model_entries, session
+from router.ranks import rank_of
 
 _log = logging.getLogger("router.health")
 
@@ -137,16 +138,6 @@ class Watcher:
             await asyncio.gather(watched.task, return_exceptions=True)
         self._changed()
 
-    def rejoined(self, name: str) -> None:
-        """A watched replica has left the fleet and joined it again: tell the fleet what is known of it."""
-        watched = self._watched[name]
-        if watched.entries is not None:
-            self._fleet.serves(name, [entry["id"] for entry in watched.entries])
-        if watched.engine is not None:
-            self._fleet.reported(name, watched.engine.report, self._clock())
-        if not self._health[name].usable:
-            self._fleet.closed(name)
-
     async def first_answers(self, within_s: float) -> None:
         """Return when every replica has been asked once, or after `within_s`."""
         with contextlib.suppress(TimeoutError):
@@ -172,6 +163,7 @@ class Watcher:
         if watched is None:
             return True
         self._told(watched, self._health.silenced(name, trouble, self._clock()))
+        watched.wake.set()
         return not self._health[name].usable
 
     @property
@@ -274,7 +266,7 @@ class Watcher:
         except ProbeError as error:
             self._once(watched, "metrics", "%s %s; its load and cache size stay unknown", watched, error)
             return
-        engine = parse(text.decode("utf-8", "replace"))
+        engine = parse(text.decode("utf-8", "replace"), rank_of(watched.url))
         if watched.engine is not None and engine.restarted_since(watched.engine):
             watched.restarts += 1
             self._restarted(watched.name)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.hysteresis import CLOSED, LONGEST_COOLDOWN_S, NEUTRAL, OPEN, TRIAL, Health
+from router.hysteresis import CLOSED, LONGEST_COOLDOWN_S, LONGEST_SILENCE_S, NEUTRAL, OPEN, TRIAL, Health
 
 REFUSED = "refused the connection"
 
@@ -133,14 +133,47 @@ def test_a_later_failure_never_shortens_the_cool_down():
     assert health["r1"].closed_until_s == 50.0
 
 
-def test_a_silent_replica_is_asked_ever_more_rarely_but_always_again():
+def test_a_replica_that_does_not_answer_is_asked_every_second():
     health = Health()
     health.joined("r1", 0.0)
     waits = []
     for _ in range(8):
         health.probed("r1", 0.0, REFUSED)
         waits.append(health.due_s("r1", 0.0, 2.0))
-    assert waits == [1.0, 2.0, 4.0, 5.0, 5.0, 5.0, 5.0, 5.0]
+    assert waits == [LONGEST_SILENCE_S] * 8
+
+
+def test_a_replica_that_gives_requests_up_is_out_at_once_but_never_the_last():
+    health = opened("r1", "r2")
+    assert health.failed("r1", "aborted", 1.0) == CLOSED
+    assert health.failed("r2", "aborted", 1.0) is None
+
+
+def test_a_replica_that_answers_nobody_is_out_at_once_but_never_the_last():
+    health = opened("r1", "r2")
+    assert health.silenced("r1", "hangs", 1.0) == CLOSED
+    assert (health["r1"].reason, health["r1"].failures) == ("hangs", {"silent": 1})
+    assert health.silenced("r1", "hangs", 1.1) is None
+    assert health.silenced("r2", "hangs", 1.2) is None
+    assert states(health, "r1", "r2") == [CLOSED, OPEN]
+    health.left("r1")
+    assert health.silenced("r1", "hangs", 1.3) is None
+
+
+def test_trials_are_known_while_they_last():
+    health = opened("r1", "r2", "r3")
+    for name in ("r1", "r2"):
+        health.silenced(name, "hangs", 0.0)
+        health.probed(name, 1.0)
+    assert health.trials == {"r1", "r2"}
+    health.succeeded("r1", 1.0)
+    assert health.trials == {"r2"}
+    health.failed("r2", "lost", 1.0)
+    assert health.trials == set()
+    health.probed("r2", 5.0)
+    assert health.trials == {"r2"}
+    health.left("r2")
+    assert health.trials == set()
 
 
 def test_five_percent_of_refused_connections_keep_nobody_out_for_a_second():

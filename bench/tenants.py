@@ -2,8 +2,8 @@
 
     python bench/tenants.py [--tenants 10000] [--body-kb 32]
 
-Prints microseconds of CPU per request, the median and the best of several rounds, for a key and for a token that was checked
-before. The target is 30 µs at 32 KB bodies.
+Prints microseconds of CPU per request, the median and the best of several rounds, for a key and for a token that was
+checked before. The target is 30 µs at 32 KB bodies.
 """
 
 import argparse

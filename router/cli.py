@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -274,31 +275,12 @@ def _check(arguments: Arguments) -> int:
     if not config.replicas:
         raise UsageError("no replicas to check; name them with --replicas or --config")
     log.configure("error")
-    return print_check(check(config, os.environ, probe=arguments.probe), as_json=arguments.json)
+    checkup = check(config, os.environ, probe=arguments.probe)
+    if arguments.isolation:
+        from router.isolation import examined
 
-
-def _tenants_arguments(parser: argparse.ArgumentParser) -> None:
-    from router import tenants_cli
-
-    tenants_cli.arguments(parser)
-
-
-def _tenants(arguments: Arguments) -> int:
-    from router import tenants_cli
-
-    return tenants_cli.run(arguments)
-
-
-def _sim_arguments(parser: argparse.ArgumentParser) -> None:
-    from router import sim_arguments
-
-    sim_arguments.arguments(parser)
-
-
-def _sim(arguments: Arguments) -> int:
-    from router import sim_cli
-
-    return sim_cli.run(arguments)
+        examined(checkup.replicas, config.replica_key(os.environ))
+    return print_check(checkup, as_json=arguments.json)
 
 
 def _check_arguments(parser: argparse.ArgumentParser) -> None:
@@ -306,18 +288,20 @@ def _check_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--probe", action="store_true", help="send each replica a fresh 2,000-token prompt twice, to prove it caches"
     )
+    told = "send each replica a fresh prompt as two tenants and twice as one, to prove that it keeps them apart"
+    parser.add_argument("--isolation", action="store_true", help=told)
 
 
-def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
-    from router import doctor_cli
+def _of_module(summary: str, name: str, arguments_name: str = "") -> Command:
+    """A command with a module of its own (or two), imported when somebody asks for it."""
 
-    doctor_cli.arguments(parser)
+    def arguments(parser: argparse.ArgumentParser) -> None:
+        import_module(arguments_name or name).arguments(parser)
 
+    def run(given: Arguments) -> int:
+        return int(import_module(name).run(given))
 
-def _doctor(arguments: Arguments) -> int:
-    from router import doctor_cli
-
-    return doctor_cli.run(arguments)
+    return Command(summary, arguments, run)
 
 
 def _with_json(parser: argparse.ArgumentParser) -> None:
@@ -329,11 +313,14 @@ COMMANDS = {
     "serve": Command("serve clients over a fleet of vLLM replicas", configuration_arguments, _serve),
     "check": Command("ask the replicas what would go wrong", _check_arguments, _check),
     "explain": Command("say where one request would go, and why", _explain_arguments, _explain),
-    "doctor": Command("say what breaks the prefix in prompts, and what mending it saves", _doctor_arguments, _doctor),
+    "doctor": _of_module("say what breaks the prefix in prompts, and what mending it saves", "router.doctor_cli"),
     "policies": Command("list the installed policies and their settings", json_argument, _policies),
     "config": Command("print every setting, its value and where that came from", _with_json, _config),
     "demo": Command("compare policies on emulated replicas; needs no GPU", _demo_arguments, _demo),
-    "tenants": Command("add, list, rotate and remove tenants and their keys", _tenants_arguments, _tenants),
-    "sim": Command("compare policies on a workload or a trace, in virtual time", _sim_arguments, _sim),
+    "tenants": _of_module("add, list, rotate and remove tenants and their keys", "router.tenants_cli"),
+    "sim": _of_module(
+        "compare policies on a workload or a trace, in virtual time", "router.sim_cli", "router.sim_arguments"
+    ),
+    "bench": _of_module("measure any OpenAI-compatible server under an open load", "router.bench_cli"),
     "replica": Command("run one emulated vLLM replica", _replica_arguments, _replica),
 }

@@ -1,0 +1,112 @@
+"""A diagnosis as JSON and as text.
+
+The one rule: without `show_text` nothing of a prompt is told but the shape of a value: `2026-…`. Not here: finding it.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from router.doctor.checkup import Diagnosis, FamilyHealth, Finding
+
+_LONGEST_SHOWN = 120
+_TELLING = frozenset(["timestamp", "date", "uuid", "request_id"])
+_OPENING = re.compile(r"\d{4}[-/.]|\d{1,2}:|[0-9A-Za-z]{2}(?=[0-9a-f-]{3})")
+_NAMES = frozenset(["model"])
+
+
+def masked(value: str, kind: str, *, show_text: bool) -> str:
+    """A value as a report may show it: whole only where text may be shown, else how it begins and how long it is."""
+    if show_text or kind in _NAMES:
+        return value if len(value) <= _LONGEST_SHOWN else f"{value[:_LONGEST_SHOWN]}…"
+    opening = _OPENING.match(value) if kind in _TELLING else None
+    return f"{opening[0] if opening else ''}… ({len(value)} characters)"
+
+
+def document(diagnosis: Diagnosis, *, show_text: bool = False) -> dict[str, Any]:
+    """The diagnosis for machines."""
+    return {
+        "breaks": diagnosis.breaks,
+        "requests": diagnosis.requests,
+        "prompt_tokens": diagnosis.prompt_tokens,
+        "exact": diagnosis.exact,
+        "block_tokens": diagnosis.block_tokens,
+        "duration_s": diagnosis.duration_s,
+        "families": [
+            {
+                "number": family.number,
+                "route": family.route,
+                "model": family.model,
+                "requests": family.requests,
+                "prompt_tokens": family.prompt_tokens,
+                "findings": [_finding(one, diagnosis, show_text=show_text) for one in family.findings],
+            }
+            for family in diagnosis.families
+        ],
+    }
+
+
+def _finding(one: Finding, diagnosis: Diagnosis, *, show_text: bool) -> dict[str, Any]:
+    hours = None if not diagnosis.duration_s else diagnosis.duration_s / 3600
+    return {
+        "kind": one.cause.kind,
+        "what": one.cause.told,
+        "sure": one.cause.sure,
+        "breaks": one.breaks,
+        "path": one.path,
+        "role": one.role,
+        "message": one.message,
+        "offset": one.offset,
+        "block": one.block,
+        "exact": one.exact,
+        "values": [masked(value, one.cause.kind, show_text=show_text) for value in one.values],
+        "requests": one.requests,
+        "lost_tokens": one.lost_tokens,
+        "lost_fraction": round(one.lost_fraction, 4),
+        "lost_tokens_per_hour": None if hours is None else round(one.lost_tokens / hours),
+        "lost_tokens_per_1000_requests": round(1000 * one.lost_tokens / diagnosis.requests),
+        "saved_tokens": one.saved_tokens,
+        "advice": one.advice,
+    }
+
+
+def lines(diagnosis: Diagnosis, *, show_text: bool = False) -> Iterator[str]:
+    """The diagnosis for people."""
+    basis = "by the model's tokens" if diagnosis.exact else "by text, 4 characters a token"
+    yield (
+        f"{diagnosis.requests:,} prompts of {diagnosis.prompt_tokens:,} tokens ({basis}), "
+        f"{len(diagnosis.families):,} families"
+    )
+    for family in diagnosis.families:
+        if family.findings:
+            yield ""
+            yield from _family(family, diagnosis, show_text=show_text)
+    count = sum(one.breaks for family in diagnosis.families for one in family.findings)
+    yield ""
+    yield f"{count} places break the prefix" if count != 1 else "1 place breaks the prefix"
+
+
+def _family(family: FamilyHealth, diagnosis: Diagnosis, *, show_text: bool) -> Iterator[str]:
+    model = f", {family.model}" if family.model else ""
+    yield (
+        f"family {family.number}: {family.route}{model}, {family.requests:,} prompts of {family.prompt_tokens:,} tokens"
+    )
+    for one in family.findings:
+        yield from _told(one, diagnosis, show_text=show_text)
+
+
+def _told(one: Finding, diagnosis: Diagnosis, *, show_text: bool) -> Iterator[str]:
+    word = "BREAKS" if one.breaks else "minor"
+    where = f"{one.path}" + (f" ({one.role})" if one.role else "")
+    yield f"  {word}: {where}, character {one.offset}, block {one.block}: {one.cause.told} ({one.cause.sure})"
+    old, new = (masked(value, one.cause.kind, show_text=show_text) for value in one.values)
+    yield f"    {old or 'nothing'} → {new or 'nothing'}"
+    rate = f"{1000 * one.lost_tokens / diagnosis.requests:,.0f} per 1,000 requests"
+    if diagnosis.duration_s:
+        rate = f"{3600 * one.lost_tokens / diagnosis.duration_s:,.0f} per hour"
+    yield (
+        f"    every block from there on is lost: {one.lost_tokens:,} tokens computed again in {one.requests:,} requests"
+        f", {one.lost_fraction:.0%} of the family's ({rate})"
+    )
+    saved = f"; that saves {one.saved_tokens:,} tokens (replayed)" if one.saved_tokens is not None else ""
+    yield f"    {one.advice}{saved or '; that saves at most what is lost'}"

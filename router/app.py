@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -191,6 +192,7 @@ async def running(config: Config) -> AsyncIterator[Running]:
             events=events,
             upstreams=upstreams,
             contexts=contexts,
+            ask=partial(answer, client),
             clock=clock,
             gone=metrics.forgotten,
         )

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import aiohttp
 import orjson
 
-from router.probes import ProbeError
+from router.probes import ProbeError, server_of
+from router.ranks import rank_of
 from router.usage import Usage, usage
 
 PROOF_TOKENS = 2000
@@ -38,20 +39,18 @@ class Proof:
         return f"{self.prompt_tokens} fresh tokens twice: first token after {first} and {second}, cached {found}"
 
 
-async def proved(
-    client: aiohttp.ClientSession, url: str, model: str, *, most_tokens: int | None = None, rank: int | None = None
-) -> Proof:
+async def proved(client: aiohttp.ClientSession, url: str, model: str, *, most_tokens: int | None = None) -> Proof:
     """Send a fresh prompt twice, one after the other. Raises `ProbeError`."""
     tokens = PROOF_TOKENS if most_tokens is None else max(1, min(PROOF_TOKENS, most_tokens - 2))
     prompt = _fresh(tokens)
-    first_s, first = await _asked(client, url, model, prompt, rank)
-    second_s, second = await _asked(client, url, model, prompt, rank)
+    first_s, first = await _asked(client, url, model, prompt)
+    second_s, second = await _asked(client, url, model, prompt)
     return Proof(tokens, (first_s, second_s), (first.cached_tokens, second.cached_tokens))
 
 
-async def tells_cached(client: aiohttp.ClientSession, url: str, model: str, *, rank: int | None = None) -> bool:
+async def tells_cached(client: aiohttp.ClientSession, url: str, model: str) -> bool:
     """Whether the replica says how many tokens of a prompt it found cached. Raises `ProbeError`."""
-    _, told = await _asked(client, url, model, _fresh(_FEW_TOKENS), rank)
+    _, told = await _asked(client, url, model, _fresh(_FEW_TOKENS))
     return told.cached_tokens is not None
 
 
@@ -59,21 +58,19 @@ def _fresh(tokens: int) -> list[int]:
     return [_LEAST_ID + secrets.randbelow(_MOST_IDS) for _ in range(tokens)]
 
 
-async def _asked(
-    client: aiohttp.ClientSession, url: str, model: str, prompt: list[int], rank: int | None
-) -> tuple[float, Usage]:
+async def _asked(client: aiohttp.ClientSession, url: str, model: str, prompt: list[int]) -> tuple[float, Usage]:
     """Seconds to the first token, and the usage. Raises `ProbeError`."""
     path = "/v1/completions"
     body = {"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0, "stream": True}
     body["stream_options"] = {"include_usage": True}
+    rank = rank_of(url)
     headers = {"Content-Type": "application/json"} | ({} if rank is None else {_RANK: str(rank)})
+    data, limit = orjson.dumps(body), aiohttp.ClientTimeout(total=_TIMEOUT_S)
     began_s = time.perf_counter()
     first_s: float | None = None
     told = b""
     try:
-        async with client.post(
-            url + path, data=orjson.dumps(body), headers=headers, timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)
-        ) as response:
+        async with client.post(server_of(url) + path, data=data, headers=headers, timeout=limit) as response:
             if response.status != 200:
                 raise ProbeError(f"answered {response.status} to {path}")
             async for chunk in response.content.iter_any():

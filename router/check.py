@@ -5,25 +5,49 @@ is something to know. Not here: printing, and watching over time (`health`).
 """
 
 import asyncio
-from collections.abc import Mapping
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import aiohttp
+import orjson
 
-from router.config import Config, ReplicaAddress
+from router.cache_proof import Proof, proved, tells_cached
+from router.config import Config
 from router.engine_metrics import EngineMetrics, parse
 from router.errors import UsageError
-from router.kv_follow import standings
+from router.kv_follow import looked_at
 from router.kv_standing import APPROXIMATE
 from router.models import cards
-from router.parity import parity
-from router.probes import ProbeError, answer, model_entries, session
+from router.parity import PROBES, Ask, parity
+from router.probes import ProbeError, answer, model_entries, server_of, session
+from router.ranks import Ranks, rank_of
 from router.readers import reader_for
+from router.sections import ReplicaAddress
 from router.templates import TemplateError
 from router.tokenizers import TokenizerError
 
 _EVENTS_S = 2.0
+_LEAST_BUFFER_BATCHES = 3000
+"""A batch is an engine step; at 50 to 100 steps a second this is what half a minute's absence of a router takes."""
+_TELLS_MISSES = (0, 25)
+"""The vLLM version since which a miss is told as 0 cached tokens; older ones say nothing then."""
+_DETAILS = "start vLLM with --enable-prompt-tokens-details"
+_PROBLEMS = {
+    "root": "start them with the same --model and --revision",
+    "template": "start them with the same --chat-template and --tokenizer",
+    "block_tokens": "start them with the same --block-size",
+    "max_model_tokens": "start them with the same --max-model-len",
+}
+"""What must be alike in replicas of one model, and the remedy."""
+_NOTES = {
+    "hash_algorithm": "start them with the same --prefix-caching-hash-algo",
+    "version": "run the same vLLM: templates, hashes and events change between versions",
+}
 
 
 @dataclass(slots=True)
@@ -38,6 +62,11 @@ class Checked:
     block_tokens: int | None = None
     capacity_blocks: int | None = None
     hash_algorithm: str | None = None
+    version: str = ""
+    template: str = ""
+    """A digest of its tokens for one chat; empty where it does not tokenize."""
+    proof: Proof | None = None
+    """What the same prompt sent twice showed, where that was asked for."""
     tokens: str = ""
     """`EXACT` or `APPROXIMATE`; empty when it was not compared."""
     tokens_reason: str = ""
@@ -55,23 +84,29 @@ class Checkup:
     replicas: list[Checked]
     problems: list[str]
     """Of the fleet as such, not of one replica."""
+    notes: list[str] = field(default_factory=list)
 
     @property
     def fine(self) -> bool:
         return not self.problems and not any(replica.problems for replica in self.replicas)
 
 
-def check(config: Config, environment: Mapping[str, str]) -> Checkup:
-    """Ask all replicas at once."""
-    return asyncio.run(asked_all(config, config.replica_key(environment)))
+def check(config: Config, environment: Mapping[str, str], *, probe: bool = False) -> Checkup:
+    """Ask all replicas at once; `probe` sends each a fresh prompt twice, to prove that it caches."""
+    return asyncio.run(asked_all(config, config.replica_key(environment), probe=probe))
 
 
-async def asked_all(config: Config, key: str | None) -> Checkup:
+async def asked_all(config: Config, key: str | None, *, probe: bool = False) -> Checkup:
     """The same, from within an event loop and with the key at hand."""
     async with session(timeout_s=config.health.timeout_s, key=key) as client:
+        ranks = Ranks(config.data_parallel_ranks, partial(answer, client))
+        split = await asyncio.gather(*(ranks.split(replica) for replica in config.replicas))
+        config = config.model_copy(update={"replicas": tuple(chain.from_iterable(split))})
         replicas = await asyncio.gather(*(_checked(config, replica, client) for replica in config.replicas))
         await _events(config, replicas, client)
-    return Checkup(list(replicas), _differences(replicas))
+        if probe:
+            await asyncio.gather(*(_proved(found, client) for found in replicas))
+    return Checkup(list(replicas), _differences(replicas, _PROBLEMS), _differences(replicas, _NOTES))
 
 
 async def _checked(config: Config, replica: ReplicaAddress, client: aiohttp.ClientSession) -> Checked:
@@ -83,8 +118,10 @@ async def _checked(config: Config, replica: ReplicaAddress, client: aiohttp.Clie
             return found
         await _models(found, client)
         await _metrics(found, config.block_tokens, client)
+        await _version(found, client)
         if found.models:
             await _tokens(found, config, client)
+            await _usage(found, client)
     except ProbeError as error:
         found.problems.append(f"{error}; is it running, and is {replica.url} its address?")
     return found
@@ -107,7 +144,7 @@ async def _models(found: Checked, client: aiohttp.ClientSession) -> None:
 
 async def _metrics(found: Checked, block_tokens: int, client: aiohttp.ClientSession) -> None:
     status, body = await answer(client, found.url, "/metrics")
-    engine = parse(body.decode("utf-8", "replace")) if status == 200 else EngineMetrics()
+    engine = parse(body.decode("utf-8", "replace"), rank_of(found.url)) if status == 200 else EngineMetrics()
     found.block_tokens, found.capacity_blocks = engine.block_tokens, engine.capacity_blocks
     found.hash_algorithm = engine.hash_algorithm
     if engine.prefix_caching is False:
@@ -126,7 +163,7 @@ async def _tokens(found: Checked, config: Config, client: aiohttp.ClientSession)
 
     async def ask(path: str, body: Any) -> Any:
         try:
-            async with client.post(found.url + path, json=body) as response:
+            async with client.post(server_of(found.url) + path, json=body) as response:
                 if response.status != 200:
                     raise ConnectionError(f"{path} answered {response.status}")
                 return await response.json(content_type=None)
@@ -146,6 +183,7 @@ async def _tokens(found: Checked, config: Config, client: aiohttp.ClientSession)
         )
     except (TokenizerError, TemplateError) as error:
         raise UsageError(f"tokenizer.path: {error}") from error
+    found.template = await _template(ask, found.models[0])
     told = await parity(picked.reader, ask, found.models[0])
     found.tokens, found.tokens_reason = told.word, told.reason
     if told.different:
@@ -154,14 +192,74 @@ async def _tokens(found: Checked, config: Config, client: aiohttp.ClientSession)
         found.notes.append(f"gets approximate prompts: {told.reason} ({picked.reason}); give --tokenizer FOLDER")
 
 
+async def _template(ask: Ask, model: str) -> str:
+    """A digest of what a replica makes of one chat; empty when it does not say."""
+    try:
+        ids = (await ask("/tokenize", {**PROBES["several turns"], "model": model}))["tokens"]
+        return hashlib.blake2b(orjson.dumps(ids), digest_size=4).hexdigest()
+    except Exception:  # whatever it answered: there is nothing to compare
+        return ""
+
+
+async def _version(found: Checked, client: aiohttp.ClientSession) -> None:
+    status, body = await answer(client, found.url, "/version")
+    try:
+        found.version = str(orjson.loads(body)["version"]) if status == 200 else ""
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return
+
+
+async def _usage(found: Checked, client: aiohttp.ClientSession) -> None:
+    """Ask for one token: does the usage tell of cached tokens?"""
+    try:
+        if await tells_cached(client, found.url, found.models[0]):
+            return
+    except ProbeError as error:
+        found.notes.append(f"{error}; whether it tells of cached tokens is not known")
+        return
+    numbers = re.match(r"(\d+)\.(\d+)", found.version)
+    if numbers is None or (int(numbers[1]), int(numbers[2])) >= _TELLS_MISSES:
+        found.problems.append(f"does not tell how many tokens it found cached; {_DETAILS}")
+    else:
+        found.notes.append(f"runs vLLM {found.version}, which tells only of hits; router check --probe makes one")
+
+
+async def _proved(found: Checked, client: aiohttp.ClientSession) -> None:
+    """Send a fresh prompt twice."""
+    if not found.models:
+        return
+    try:
+        proof = await proved(client, found.url, found.models[0], most_tokens=found.max_model_tokens)
+    except ProbeError as error:
+        found.problems.append(f"could not be probed: {error}")
+        return
+    found.proof = proof
+    second, block_tokens = proof.cached_tokens[1], found.block_tokens or 1
+    if second is None:
+        found.problems.append(f"told no cached tokens of a prompt sent twice; {_DETAILS}")
+    elif second == 0:
+        found.problems.append(
+            "found nothing cached of a prompt sent twice; start vLLM with --enable-prefix-caching, and see that its"
+            " cache is larger than its running requests"
+        )
+    elif second < (proof.prompt_tokens - 1) // block_tokens * block_tokens:
+        found.notes.append(f"found only {second} of {proof.prompt_tokens} tokens cached right after they were sent")
+
+
 async def _events(config: Config, replicas: list[Checked], client: aiohttp.ClientSession) -> None:
     """What KV events tell of each replica's cache."""
     roots = {found.name: found.root for found in replicas if found.root}
-    seen = await standings(config, roots, client, within_s=_EVENTS_S)
+    seen = await looked_at(config, roots, client, within_s=_EVENTS_S)
     for found in replicas:
-        standing = seen.get(found.name)
-        if standing is None:
+        state = seen.get(found.name)
+        if state is None:
             continue
+        standing, kept = state.standing, state.buffer_batches
+        if kept is not None and kept < _LEAST_BUFFER_BATCHES:
+            found.problems.append(
+                f"keeps only {kept} batches of KV events, one per engine step; a router that misses more can't catch"
+                ' up: set "buffer_steps":10000 in --kv-events-config'
+            )
         found.cache, found.cache_reason = standing.word, standing.reason
         if standing.word == APPROXIMATE:
             found.notes.append(f"{standing.reason}; its cache is known by what is sent to it")
@@ -169,14 +267,15 @@ async def _events(config: Config, replicas: list[Checked], client: aiohttp.Clien
             found.notes.append(f"has KV events that are incomplete: {standing.degraded}")
 
 
-def _differences(replicas: list[Checked] | tuple[Checked, ...]) -> list[str]:
-    """Settings in which replicas of one model must agree, and do not."""
+def _differences(replicas: Sequence[Checked], matters: Mapping[str, str]) -> list[str]:
+    """In what replicas of one model differ; what one does not tell is no difference."""
     told = []
     for model in sorted({model for replica in replicas for model in replica.models}):
         serving = [replica for replica in replicas if model in replica.models]
-        for what in ("root", "block_tokens", "max_model_tokens"):
-            differ = {str(getattr(replica, what)): replica.name for replica in serving}
+        for what, remedy in matters.items():
+            values = {replica.name: getattr(replica, what) for replica in serving if getattr(replica, what)}
+            differ = {str(value): name for name, value in values.items()}
             if len(differ) > 1:
                 listed = ", ".join(f"{value} on {name}" for value, name in sorted(differ.items()))
-                told.append(f"replicas that serve {model} differ in {what}: {listed}; start them alike")
+                told.append(f"replicas that serve {model} differ in {what}: {listed}; {remedy}")
     return told

@@ -29,6 +29,7 @@ from router.sections import (
     Listen,
     Logging,
     PolicyChoice,
+    RankSetting,
     Recording,
     ReplicaTls,
     RetryRules,
@@ -52,10 +53,15 @@ class Config(Section):
     replicas: Annotated[tuple[ReplicaAddress, ...], BeforeValidator(parsed)] = Field(
         default=(),
         description="the replicas: URL, name=URL, host:port or dns:NAME:PORT (all its addresses), or a table with"
-        " name, url, weight, capacity_blocks, kv_events, tls",
+        " name, url, weight, capacity_blocks, kv_events, tls, data_parallel_ranks",
     )
     replicas_file: str | None = Field(
         default=None, description="file that is watched and lists more replicas: one a line, or a JSON list"
+    )
+    data_parallel_ranks: RankSetting = Field(
+        default="off",
+        description="engines behind each replica's port, every one with a cache of its own: auto (its metrics tell),"
+        " off, or their number",
     )
     dns_s: Seconds = Field(default=5.0, description="pause between two look-ups of a dns:NAME:PORT replica")
     replica_tls: ReplicaTls = ReplicaTls()

@@ -28,6 +28,9 @@ CONFIGURATION, FILE = "configuration", "file"
 _ADDRESSES = TypeAdapter(tuple[ReplicaAddress, ...])
 _LOOK_S = 1.0
 
+Split = Callable[[ReplicaAddress], Awaitable[tuple[ReplicaAddress, ...]]]
+"""The replicas behind one address: one for each of its engines."""
+
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """The addresses of a host name. Raises `OSError` when there is no answer."""
 
@@ -48,6 +51,7 @@ class Discovery:
         *,
         resolve: Resolve | None = None,
         dns_s: float = 5.0,
+        split: Split | None = None,
     ) -> None:
         """Raises `ConfigError` for a file that can't be read at the start."""
         self._written = {CONFIGURATION: tuple(written)}
@@ -56,6 +60,7 @@ class Discovery:
             self._written[FILE] = self._file.value
         self._resolve = resolve or looked_up
         self.dns_s = dns_s
+        self._split = split
         self._answers: dict[str, tuple[str, ...]] = {}
         self._failing: set[str] = set()
         self._told: dict[str, tuple[ReplicaAddress, ...]] = {}
@@ -106,6 +111,8 @@ class Discovery:
         found: list[ReplicaAddress] = []
         for address in written:
             found += await self._behind(address) if address.url.startswith(DNS) else (address,)
+        if self._split is not None:
+            found = [engine for address in found for engine in await self._split(address)]
         return tuple(found)
 
     async def _behind(self, entry: ReplicaAddress) -> list[ReplicaAddress]:

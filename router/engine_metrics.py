@@ -86,8 +86,8 @@ class EngineMetrics:
         return now is not None and before is not None and now < before
 
 
-def parse(text: str) -> EngineMetrics:
-    """Read what is there; lines that make no sense are passed over."""
+def parse(text: str, rank: int | None = None) -> EngineMetrics:
+    """Read what is there; lines that make no sense are passed over. With a `rank`, of that engine alone."""
     samples, configs = _samples(text)
     sizes = [size for size in (_whole(config.get("block_size")) for config in configs) if size]
     pools = [_whole(config.get("num_gpu_blocks")) for config in configs]
@@ -95,13 +95,19 @@ def parse(text: str) -> EngineMetrics:
     engines = {engine for series in samples.values() for engine in series if engine} | {
         config["engine"] for config in configs if config.get("engine")
     }
+    count = len(engines) or 1
+    if rank is not None:
+        own = (str(rank), "")
+        samples = {name: {key: series[key] for key in own if key in series} for name, series in samples.items()}
+        samples = {name: series for name, series in samples.items() if series}
+        used, engines = _first(samples, _KV_USED), {str(rank)}
     return EngineMetrics(
         running=_total(samples, (_RUNNING,)),
         waiting=_total(samples, (_WAITING,)),
         kv_used_fraction=min(1.0, max(0.0, sum(used.values()) / len(used))) if used else None,
         block_tokens=min(sizes) if sizes else None,
         # Each engine's line shows the sum over all engines behind this server (seen with vLLM 0.32, data-parallel 2).
-        capacity_blocks=max((pool for pool in pools if pool), default=None),
+        capacity_blocks=_share(max((pool for pool in pools if pool), default=None), 1 if rank is None else count),
         prefix_caching=_all_true([config.get("enable_prefix_caching") for config in configs]),
         hash_algorithm=next(
             (found for config in configs if (found := _said(config, "prefix_caching_hash_algo"))), None
@@ -131,6 +137,10 @@ def _samples(text: str) -> tuple[Samples, list[dict[str, str]]]:
         series = samples.setdefault(name.removesuffix("_total"), {})
         series[engine] = series.get(engine, 0.0) + value
     return samples, configs
+
+
+def _share(pool: int | None, engines: int) -> int | None:
+    return None if pool is None else pool // engines
 
 
 def _first(samples: Samples, names: tuple[str, ...]) -> dict[str, float]:

@@ -47,7 +47,7 @@ class Forwarding:
 def request_bytes(call: Call, upstream: Upstream, rest: bytes) -> bytes:
     """The whole request for one replica."""
     start = (call.method, b" ", upstream.base_path, call.target, b" HTTP/1.1\r\nHost: ", upstream.authority)
-    return b"".join((*start, rest))
+    return b"".join((*start, upstream.headers, rest))
 
 
 def again(call: Call, retries: int) -> Call:

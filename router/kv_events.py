@@ -24,6 +24,7 @@ from router.kv_publisher import Publisher
 from router.kv_sources import AUTO, OFF, REMEDY, Source, configured, told
 from router.kv_standing import ALIAS, APPROXIMATE, EXACT, Standing
 from router.probes import ProbeError
+from router.ranks import rank_of
 
 _log = logging.getLogger("router.kv_events")
 
@@ -229,14 +230,16 @@ class KvEvents:
             followed.reason = "its model is not known yet"
             return ()
         followed.root = root
+        rank = rank_of(followed.url)
         if followed.setting != AUTO:
-            return configured(followed.setting, followed.url)
+            return configured(followed.setting, followed.url, rank or 0)
         try:
             status, body = await self._ask(followed.url, "/kv_event_sources")
         except ProbeError as error:
             followed.reason = str(error)
             return ()
         sources = told(body, followed.url) if status == 200 else ()
+        sources = tuple(source for source in sources if rank in (None, source.rank))
         if status in (404, 405):
             followed.reason = (
                 "does not tell of KV events (older vLLM); where it publishes any, set kv_events = ENDPOINT"

@@ -63,16 +63,24 @@ def told(body: bytes, url: str) -> tuple[Source, ...]:
     return tuple(sorted(found, key=lambda source: source.rank))
 
 
-def configured(text: str, url: str) -> tuple[Source, ...]:
-    """`ENDPOINT` or `ENDPOINT,REPLAY_ENDPOINT`. Raises `ValueError` with the remedy."""
+def configured(text: str, url: str, rank: int = 0) -> tuple[Source, ...]:
+    """`ENDPOINT` or `ENDPOINT,REPLAY_ENDPOINT`, of rank 0; the ports of others are higher by their rank (vLLM 0.32).
+
+    Raises `ValueError` with the remedy.
+    """
     parts = [part.strip() for part in text.split(",")]
     if len(parts) > 2 or not all(_ENDPOINT.fullmatch(part) for part in parts):
         raise ValueError(
             f"kv_events is {text[:100]!r}; write auto, off, or tcp://HOST:PORT with the replay endpoint after a comma"
             " (tcp://*:5557,tcp://*:5558 is every replica's own host)"
         )
-    endpoint, *replay = (_reachable(part, url) or part for part in parts)
-    return (Source(0, endpoint, replay[0] if replay else None),)
+    endpoint, *replay = (_of_rank(_reachable(part, url) or part, rank) for part in parts)
+    return (Source(rank, endpoint, replay[0] if replay else None),)
+
+
+def _of_rank(endpoint: str, rank: int) -> str:
+    head, colon, port = endpoint.rpartition(":")
+    return f"{head}:{int(port) + rank}" if colon and port.isdecimal() else endpoint
 
 
 def _reachable(endpoint: object, url: str) -> str | None:

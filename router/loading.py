@@ -15,6 +15,7 @@ from policies.types import Policy
 from router.config import Config
 from router.health import Watcher
 from router.parity import parity
+from router.probes import server_of
 from router.prompts import LocalReader, PromptReader
 from router.readers import Picked, reader_for
 from router.templates import TemplateError
@@ -79,7 +80,7 @@ class Readers:
         if not usable:
             raise ConnectionError("no usable replica to ask")
         self._turn += 1
-        return await self.posted(usable[self._turn % len(usable)].url + path, body)
+        return await self.posted(server_of(usable[self._turn % len(usable)].url) + path, body)
 
     async def posted(self, url: str, body: Any) -> Any:
         try:

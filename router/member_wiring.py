@@ -18,6 +18,7 @@ from router.health import Watcher
 from router.http.upstream import Upstream
 from router.kv_events import KvEvents
 from router.membership import Membership
+from router.ranks import Ask, Ranks, rank_header
 from router.reload import InForce, Reload, timeouts_of
 from router.tls import host_of, towards
 
@@ -32,6 +33,7 @@ async def gathered(
     events: KvEvents,
     upstreams: MutableMapping[str, Upstream],
     contexts: MutableMapping[str, ssl.SSLContext],
+    ask: Ask,
     clock: Callable[[], float],
     gone: Callable[[str], None],
 ) -> Reload:
@@ -47,7 +49,14 @@ async def gathered(
         parts = urlsplit(replica.url)
         port = parts.port or (443 if tls else 80)
         base_path = parts.path.rstrip("/").encode()
-        return Upstream(parts.hostname or "", port, timeouts=timeouts_of(reload.config), tls=tls, base_path=base_path)
+        return Upstream(
+            parts.hostname or "",
+            port,
+            timeouts=timeouts_of(reload.config),
+            tls=tls,
+            base_path=base_path,
+            headers=rank_header(replica.url),
+        )
 
     membership = Membership(
         fleet,
@@ -63,7 +72,8 @@ async def gathered(
     )
     await stack.enter_async_context(membership)
     file = Path(config.replicas_file) if config.replicas_file else None
-    discovery = Discovery(config.replicas, file, dns_s=config.dns_s)
+    ranks = Ranks(config.data_parallel_ranks, ask)
+    discovery = Discovery(config.replicas, file, dns_s=config.dns_s, split=ranks.split)
     reload = Reload(
         config,
         policy=policy,

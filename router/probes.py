@@ -38,11 +38,16 @@ def session(*, timeout_s: float, key: str | None, tls: ssl.SSLContext | None = N
     )
 
 
+def server_of(url: str) -> str:
+    """Where requests go: a replica's URL without the rank it may name."""
+    return url.partition("#")[0]
+
+
 async def answer(client: aiohttp.ClientSession, url: str, path: str) -> tuple[int, bytes]:
     """Status and body of `GET path`."""
     try:
         # vLLM redirects /metrics to /metrics/; nothing else has a reason to send us elsewhere.
-        async with client.get(url + path, allow_redirects=path == "/metrics") as response:
+        async with client.get(server_of(url) + path, allow_redirects=path == "/metrics") as response:
             body = bytearray()
             async for chunk in response.content.iter_chunked(64 * 1024):
                 body += chunk

@@ -27,6 +27,7 @@ def _endpoint(value: str) -> str:
 
 
 KvEvents = Annotated[str, AfterValidator(_endpoint)]
+RankSetting = Annotated[str, BeforeValidator(str), Field(pattern=r"^(auto|off|[1-9]|[1-5][0-9]|6[0-4])$")]
 Source = Annotated[str, Field(pattern=r"^(header|body):\S+$")]
 Sources = Annotated[tuple[Source, ...], BeforeValidator(_listed)]
 
@@ -84,6 +85,9 @@ class ReplicaAddress(Section):
         default=None, description="where it publishes KV events, if not as kv_events says: auto, off or ENDPOINT"
     )
     tls: ReplicaTls | None = Field(default=None, description="TLS towards it, if not as replica_tls says")
+    data_parallel_ranks: RankSetting | None = Field(
+        default=None, description="engines behind it, if not as data_parallel_ranks says: auto, off or their number"
+    )
 
 
 class PolicyChoice(Section):

@@ -70,8 +70,12 @@ def print_check(checkup: Checkup, *, as_json: bool) -> int:
             console.print(Text(f"problem: replica {replica.name} {problem}"))
         for note in replica.notes:
             console.print(Text(f"note: replica {replica.name} {note}"))
+        if replica.proof is not None:
+            console.print(Text(f"probe: replica {replica.name}: {replica.proof.shown()}"))
     for problem in checkup.problems:
         console.print(Text(f"problem: {problem}"))
+    for note in checkup.notes:
+        console.print(Text(f"note: {note}"))
     return code
 
 

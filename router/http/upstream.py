@@ -23,7 +23,9 @@ class Upstream:
         timeouts: Timeouts,
         tls: ssl.SSLContext | None = None,
         base_path: bytes = b"",
+        headers: bytes = b"",
     ) -> None:
+        """`headers` are lines every request gets after its Host, each after the end of the line before."""
         self._host = host
         self._port = port
         self._tls = tls
@@ -36,6 +38,7 @@ class Upstream:
         shown = f"[{host}]" if ":" in host else host
         self.authority = f"{shown}:{port}".encode()
         self.base_path = base_path
+        self.headers = headers
 
     def __repr__(self) -> str:
         return f"<Upstream {self.authority.decode()} busy={len(self._busy)} idle={len(self._idle)}>"

@@ -39,6 +39,6 @@ async def test_a_replica_that_says_nothing_of_its_cache():
         session(timeout_s=5.0, key=None) as client,
     ):
         assert not await tells_cached(client, replica.url, "m")
-        proof = await proved(client, replica.url, "m", rank=1)
+        proof = await proved(client, replica.url + "#1", "m")
         assert "cached unknown and unknown" in proof.shown()
         assert [seen.values(b"X-data-parallel-rank") for seen in replica.seen] == [[], [b"1"], [b"1"]]

@@ -50,6 +50,8 @@ def test_what_an_operator_writes():
     assert configured("tcp://0.0.0.0:1,tcp://[::]:2", "https://a:1") == (Source(0, "tcp://a:1", "tcp://a:2"),)
     assert configured("ipc:///run/kv", "http://a:1") == (Source(0, "ipc:///run/kv", None),)
     assert configured("tcp://other:1", "http://a:1")[0].endpoint == "tcp://other:1"
+    assert configured("tcp://*:5557,tcp://*:5577", "http://a:1#2", 2) == (Source(2, "tcp://a:5559", "tcp://a:5579"),)
+    assert configured("ipc:///run/kv", "http://a:1#1", 1) == (Source(1, "ipc:///run/kv", None),)
 
 
 @pytest.mark.parametrize("text", ["", "on", "http://a:1", "tcp://", "tcp://a:1,tcp://a:2,tcp://a:3", "tcp://a:1,"])

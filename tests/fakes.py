@@ -116,6 +116,11 @@ class FakeReplica:
     sent_bytes: int = 0
     left: int = 0
     healthy: bool = True
+    stopped: asyncio.Event | None = None
+    """While set to an event, nothing is answered, not even probes, until the event is set."""
+    unanswered: int = 0
+    asked: int = 0
+    """Questions for its health."""
     port: int = 0
     server: asyncio.Server | None = None
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -149,8 +154,12 @@ class FakeReplica:
         seen = Seen(await reader.readuntil(b"\r\n\r\n"), b"", number)
         for length in seen.values(b"Content-Length"):
             seen.body = await reader.readexactly(int(length))
+        if self.stopped is not None:
+            self.unanswered += 1
+            await self.stopped.wait()
         path = seen.line.split(b" ")[1]
         if path == b"/health":
+            self.asked += 1
             await _written(writer, ok(b"") if self.healthy else ok(b"", status=b"503 Service Unavailable"))
         elif path == b"/v1/models":
             await _written(writer, ok(json.dumps({"object": "list", "data": self.models}).encode()))

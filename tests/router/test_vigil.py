@@ -1,0 +1,229 @@
+"""Replicas that stop: hung like a process that was sent SIGSTOP, or going without closing their connections."""
+
+import asyncio
+
+import pytest
+
+from router.aside import Aside
+from router.http.connection import ReplicaConnection
+from router.http.exchange import TimedOut, Timeouts
+from router.http.upstream import Upstream
+from router.probes import ProbeError, Refused
+from router.vigil import Vigil
+from tests.fakes import (
+    IDLE,
+    STREAM,
+    FakeTransport,
+    chunk,
+    client_of,
+    fake_replica,
+    load_of,
+    ok,
+    post,
+    posted,
+    router_over,
+    until,
+)
+
+EVENT = chunk(b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n')
+HUNG_S = 0.4
+
+
+async def test_a_hung_replica_is_out_and_its_requests_go_to_others_and_it_comes_back():
+    async with fake_replica() as hung, fake_replica() as good:
+        async with router_over(hung, good, timeouts__hung_s=HUNG_S) as up:
+            hung.stopped = asyncio.Event()
+            replies = await asyncio.gather(*(posted(up.url) for _ in range(10)))
+            assert [reply.status for reply in replies] == [200] * 10
+            assert (hung.unanswered > 0, len(good.seen)) == (True, 10)
+            first = up.watcher.states()[0]
+            assert (first.usable, first.failures["silent"]) == (False, 1)
+            assert "says nothing to the requests it has" in first.reason
+            assert load_of(up) == IDLE
+            hung.stopped.set()
+            hung.stopped = None
+            await until(lambda: up.watcher.states()[0].usable)
+            for _ in range(3):
+                assert (await posted(up.url)).status == 200
+            assert up.watcher.states()[0].state == "open"
+
+
+async def test_new_requests_pass_a_silent_replica_over_while_it_is_asked():
+    async with fake_replica() as hung, fake_replica() as good:
+        async with router_over(hung, good, timeouts__hung_s=8, health__interval_s=60) as up:
+            hung.stopped = asyncio.Event()
+            first = [asyncio.ensure_future(posted(up.url)) for _ in range(2)]
+            aside = up.gateway._retries.aside
+            await until(lambda: aside.names(0.0) == {"r1"}, 10)
+            for _ in range(6):
+                assert (await posted(up.url)).status == 200
+            assert (hung.unanswered, len(good.seen)) == (2, 7)  # the request, and the question
+            hung.stopped.set()
+            hung.stopped = None
+            assert {reply.status for reply in await asyncio.gather(*first)} == {200}
+            await until(lambda: aside.names(0.0) == set())
+            assert up.watcher.states()[0].failures == {}
+
+
+async def test_a_long_prefill_is_no_hang():
+    release = asyncio.Event()
+
+    async def slow(exchange):
+        await release.wait()
+        await exchange.send(ok())
+
+    async with fake_replica(slow) as busy, fake_replica() as good:
+        async with router_over(busy, good, timeouts__hung_s=0.4) as up:
+            tasks = [asyncio.ensure_future(posted(up.url)) for _ in range(2)]
+            await until(lambda: len(busy.seen) == 1)
+            asked = busy.asked
+            await until(lambda: busy.asked > asked + 3)
+            assert up.watcher.states()[0].usable
+            release.set()
+            assert {reply.status for reply in await asyncio.gather(*tasks)} == {200}
+            assert up.watcher.states()[0].failures == {}
+
+
+async def test_the_only_replica_is_waited_for():
+    async with fake_replica() as hung, router_over(hung, timeouts__hung_s=0.1, health__interval_s=60) as up:
+        hung.stopped = asyncio.Event()
+        task = asyncio.ensure_future(posted(up.url))
+        await until(lambda: hung.unanswered >= 3)
+        assert up.watcher.states()[0].usable
+        hung.stopped.set()
+        hung.stopped = None
+        assert (await task).status == 200
+
+
+async def test_silent_streams_of_a_replica_that_refuses_connections_are_broken_off(monkeypatch):
+    monkeypatch.setattr("router.vigil.GOING_S", 0.2)
+
+    async def answer(exchange):
+        await exchange.send(STREAM + EVENT)
+        await exchange.left()
+
+    async with fake_replica(answer) as going, fake_replica() as good:
+        async with router_over(going, good, timeouts__hung_s=0.1) as up, client_of(up.url) as client:
+            while not going.seen:
+                await client.send(post())
+                head = await client.head()
+                if b"event-stream" not in head:
+                    await client.exactly(len(b'{"ok":true}'))
+            going.server.close()
+            await client.to(b"\n\n")
+            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                await client.exactly(1000)
+            await until(lambda: load_of(up) == IDLE)
+            assert 'outcome="cut"' in up.metrics.exposition().decode()
+
+
+# -- one replica, by its sockets' words --------------------------------------------------------------------------------
+
+
+class Book:
+    """A watcher that keeps what it is told."""
+
+    def __init__(self, *, alone: bool = False) -> None:
+        self.told: list[str] = []
+        self.alone = alone
+
+    def silenced(self, name: str, trouble: str) -> bool:
+        self.told.append(trouble)
+        return not self.alone
+
+
+class Content:
+    def declined(self, *_):
+        return None
+
+    def began(self) -> None:
+        pass
+
+
+class NoReply:
+    framed = True
+    source = None
+
+
+async def exchanging(upstream: Upstream) -> asyncio.Task:
+    connection = ReplicaConnection(upstream)
+    connection.connection_made(FakeTransport())
+    task = asyncio.ensure_future(upstream._on(connection, b"POST", NoReply(), Content(), False))
+    await asyncio.sleep(0)
+    return task
+
+
+@pytest.mark.parametrize(
+    ("error", "alone", "out"),
+    [
+        (ProbeError("did not answer"), False, True),
+        (Refused("refused the connection"), False, True),
+        (ProbeError("did not answer"), True, False),
+        (None, False, False),
+    ],
+)
+async def test_what_follows_from_a_question(error, alone, out):
+    upstream, book, aside = (
+        Upstream("127.0.0.1", 1, timeouts=Timeouts(idle_s=None)),
+        Book(alone=alone),
+        Aside(tuple, len),
+    )
+    asked = asyncio.Event()
+
+    async def ask(name: str) -> None:
+        asked.set()
+        assert aside.names(0.0) == {"r1"}
+        if error is not None:
+            raise error
+
+    task = await exchanging(upstream)
+    async with Vigil({"r1": upstream}, book, aside, ask, hung_s=0.02):
+        await asyncio.wait_for(asked.wait(), 5)
+        await until(lambda: aside.names(0.0) == set())
+        assert bool(book.told) is (error is not None)
+        if out:
+            with pytest.raises(TimedOut, match="says nothing"):
+                await task
+        else:
+            assert not task.done()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_nobody_is_asked_while_nothing_waits():
+    class Looked(Upstream):
+        looks = 0
+
+        def silent_s(self, now_s) -> float:
+            self.looks += 1
+            return super().silent_s(now_s)
+
+    upstream, asked = Looked("127.0.0.1", 1, timeouts=Timeouts()), []
+
+    async def ask(name: str) -> None:
+        asked.append(name)
+
+    async with Vigil({"r1": upstream}, Book(), Aside(tuple, len), ask, hung_s=0.01):
+        await until(lambda: upstream.looks > 5)
+    assert asked == []
+
+
+async def test_silence_is_measured_from_the_last_word_or_the_first_wait():
+    upstream = Upstream("127.0.0.1", 1, timeouts=Timeouts())
+    assert upstream.silent_s(5.0) == 0.0
+    waiting = await exchanging(upstream)
+    (connection,) = upstream._busy
+    assert [upstream.silent_s(now_s) for now_s in (10.0, 12.0)] == [0.0, 2.0]
+    other = await exchanging(upstream)
+    assert upstream.silent_s(13.0) == 3.0  # a new request is no word of the replica
+    connection.data_received(b"HTTP/1.1 200 OK\r\n")
+    assert [upstream.silent_s(now_s) for now_s in (14.0, 15.5)] == [0.0, 1.5]
+    upstream.heard()
+    assert [upstream.silent_s(now_s) for now_s in (16.0, 18.0)] == [0.0, 2.0]
+    connection.pause()
+    assert upstream.silent_s(19.0) == 3.0  # a stream that its client holds up says nothing either way
+    upstream.given_up(TimedOut("hung"))
+    for task in (waiting, other):
+        with pytest.raises(TimedOut):
+            await task
+    assert upstream.silent_s(30.0) == 0.0

@@ -14,13 +14,17 @@ from router.openai import JSON_ROUTES, Ask
 from router.prompt_bodies import NOT_RUN
 from router.splice import safe, salted, unsalted
 
-GENERATE = "/inference/v1/generate"
+SALTLESS = NOT_RUN
+"""Paths that take no salt and need none: nothing runs on the engine."""
 
-SALTLESS = NOT_RUN | {"/v2/embed"}
-"""Paths that take no salt and need none: nothing runs, or nothing is read from a cache."""
-
-SALTED = (JSON_ROUTES - SALTLESS) | {GENERATE}
-"""Paths whose body gets the salt. `/v1/messages` reads it since vLLM PR 49498; `router check --isolation` tells."""
+SALTED = (JSON_ROUTES - NOT_RUN - {"/v2/embed"}) | {
+    "/inference/v1/generate",
+    "/v1/chat/completions/batch",
+    "/generative_scoring",
+    "/v1/systemone",
+}
+"""Paths whose body gets the salt: the request classes of vLLM 0.32 that have a `cache_salt`. That of `/v1/messages` has
+one since PR 49498; `router check --isolation` tells of a replica that passes over it."""
 
 
 class SaltedPaths:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 FLAGS = {
     "--replicas": "replicas",
     "--policy": "policy.name",
+    "--shadow": "policy.shadow",
     "--host": "listen.host",
     "--port": "listen.port",
     "--admin-port": "admin.port",

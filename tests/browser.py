@@ -82,8 +82,9 @@ class Tab:
         await self.until(f"location.href === {json.dumps(url)} && document.readyState === 'complete'")
 
     async def press(self, key: str, code: int) -> None:
-        for kind in ("rawKeyDown", "keyUp"):
-            await self.do("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
+        text = {"text": "\r"} if key == "Enter" else {}
+        for kind in ("keyDown", "keyUp"):
+            await self.do("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **text)
 
     async def screenshot(self, file: Path) -> None:
         told = await self.do("Page.captureScreenshot", format="png", captureBeyondViewport=True)

@@ -27,6 +27,7 @@ TESTED_ELSEWHERE = {
     "router/tenant_file.py": "test_tenants_cli.py",  # seen by what the command does to a file
     "router/tenant_metrics.py": "test_tenants.py",
     "router/placing.py": "test_gateway.py",
+    "router/insight.py": "test_tracing.py",  # wiring, seen by what is on and what is off
     "router/sim_arguments.py": "test_sim_cli.py",  # one command's options, seen by what they do
     "router/http/connection.py": "test_upstream.py",  # one connection, as the way to a replica uses it
 }

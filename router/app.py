@@ -194,7 +194,7 @@ async def running(config: Config) -> AsyncIterator[Running]:
             contexts=contexts,
             ask=partial(answer, client),
             clock=clock,
-            gone=metrics.forgotten,
+            gone=(metrics.forgotten, losses.forgotten),
         )
         await stack.enter_async_context(events)
         await stack.enter_async_context(watcher)
@@ -208,7 +208,7 @@ async def running(config: Config) -> AsyncIterator[Running]:
         )
         host, port = server.sockets[0].getsockname()[:2]
         page = Page(config, policy, metrics=metrics, watcher=watcher, events=events, accounts=accounts)
-        admin_url = await _administered(stack, config, gateway, watcher, metrics, page, reload.membership)
+        admin_url = await _administered(stack, config, gateway, watcher, metrics, page, reload.membership, events)
         url = shown(host, port, tls=config.listen.cert_file is not None)
         up = Running(
             url,
@@ -301,6 +301,7 @@ async def _administered(
     metrics: Metrics,
     page: Page,
     membership: Membership,
+    events: KvEvents,
 ) -> str:
     from router.member_routes import member_routes
     from router.web import admin_application, state, taking_over
@@ -308,7 +309,7 @@ async def _administered(
     application = admin_application(
         gateway,
         metrics=metrics.exposition,
-        health=lambda: state(watcher),
+        health=lambda: state(watcher, events),
         body_bytes=config.limits.body_bytes,
         routes=[*page.routes(), *member_routes(membership, config)],
     )

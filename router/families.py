@@ -217,3 +217,11 @@ def histograms(name: str, values: Iterable[tuple[Labels, Histogram]]) -> Histogr
     for key, value in values:
         built.add_metric(key, value.buckets(), value.sum_s)
     return built
+
+
+def folded(counts: dict[Labels, int], at: int, gone: str, into: str) -> None:
+    """Let what was counted under one value of a label go on under another, so that series of the past don't pile up."""
+    for key in [key for key in counts if key[at] == gone]:
+        rest = list(key)
+        rest[at] = into
+        counts[tuple(rest)] = counts.get(tuple(rest), 0) + counts.pop(key)

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 
 from policies.fleet import Fleet
-from router.families import Built, Labels, counter
+from router.families import Built, Labels, counter, folded
 from router.metrics import OTHER, Outcome
 from router.placing import Placed
 
@@ -64,6 +64,11 @@ class Losses:
             _add(self._unpredicted, where, delivered - predicted)
         if outcome.basis == "exact" and outcome.prompt_tokens != placed.request.prompt_tokens:
             self._mismatched(placed, outcome)
+
+    def forgotten(self, replica: str) -> None:
+        """The replica has left for good: what was counted of it goes on as `other`."""
+        for counts in (self._lost, self._unpredicted, self._mismatches):
+            folded(counts, -1, replica, OTHER)
 
     def collect(self) -> Iterator[Built]:
         yield counter("router_lost_tokens_total", self._lost.items())

@@ -6,7 +6,7 @@ The one rule: as in `app`, nothing is decided here. Not here: everything that do
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -35,7 +35,7 @@ async def gathered(
     contexts: MutableMapping[str, ssl.SSLContext],
     ask: Ask,
     clock: Callable[[], float],
-    gone: Callable[[str], None],
+    gone: Iterable[Callable[[str], None]],
 ) -> Reload:
     """The replicas that are known now, joined, and what keeps that up to date for as long as `stack` lasts.
 

@@ -78,9 +78,9 @@ class Membership:
         kv_events: str = OFF,
         slow_start_s: float = 0.0,
         drain_s: float = 30.0,
-        gone: Callable[[str], None] = lambda _: None,
+        gone: Iterable[Callable[[str], None]] = (),
     ) -> None:
-        """`way` makes the data plane's way to a replica; `gone` hears the name of each that has left for good."""
+        """`way` makes the data plane's way to a replica; `gone` are told the name of each that has left for good."""
         self._fleet = fleet
         self._watcher = watcher
         self._events = events
@@ -90,7 +90,7 @@ class Membership:
         self._kv_events = kv_events
         self.slow_start_s = slow_start_s
         self.drain_s = drain_s
-        self._gone = gone
+        self._gone = tuple(gone)
         self._sources: dict[str, tuple[ReplicaAddress, ...]] = {}
         self._barred: set[str] = set()
         """URLs an operator took out: nobody but an operator brings them back."""
@@ -262,7 +262,8 @@ class Membership:
         self._leaving.remove(going)
         _log.info("replica %s (%s) has left", going.name, going.url)
         if going.name not in self._joined:
-            self._gone(going.name)
+            for hear in self._gone:
+                hear(going.name)
 
     async def _idle(self, name: str, within_s: float) -> bool:
         until_s = self._clock() + within_s

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from policies.fleet import Fleet
 from router import __version__
-from router.families import DECISION_BOUNDS_S, Built, Histogram, Labels, counter, gauge, histograms
+from router.families import DECISION_BOUNDS_S, Built, Histogram, Labels, counter, folded, gauge, histograms
 from router.families import FAMILIES as FAMILIES
 from router.health import Watcher
 from router.hysteresis import CLOSED, OPEN, STARTING, TRIAL
@@ -156,8 +156,7 @@ class Metrics(Collector):
         """The replica has left for good: what was counted of it goes on as `other`, so that series don't pile up."""
         counts = self._counts
         for kept, at in ((counts.requests, 2), (counts.choices, 0), (counts.output_tokens, 2)):
-            for key in [key for key in kept if key[at] == replica]:
-                _add(kept, (*key[:at], OTHER, *key[at + 1 :]), kept.pop(key))
+            folded(kept, at, replica, OTHER)
         for key in [key for key in counts.tokens if key[2] == replica]:
             gone = counts.tokens.pop(key)
             kept_tokens = counts.tokens.setdefault((*key[:2], OTHER, *key[3:]), _Tokens())

@@ -18,6 +18,7 @@ from router.gateway import Gateway
 from router.health import Watcher
 from router.http.messages import Call, Framing, Headers, Source, origin_form, without_hop_by_hop
 from router.http.server import Serve
+from router.kv_events import KvEvents, KvState
 
 _QUEUED_BYTES = 64 * 1024  # a reply that waits for a slow client stops the replica at this much
 
@@ -176,9 +177,10 @@ async def _call(request: web.Request) -> Call:
     )
 
 
-def state(watcher: Watcher) -> Json:
-    """`/health` and `/state`: how the replicas stand."""
+def state(watcher: Watcher, events: KvEvents | None = None) -> Json:
+    """`/health` and `/state`: how the replicas stand, and with `events` how well their caches are known."""
     states = watcher.states()
+    caches = {} if events is None else {one.name: {"cache": _cache(one)} for one in events.states()}
     return {
         "replicas_open": sum(one.usable for one in states),
         "replicas": [
@@ -189,9 +191,22 @@ def state(watcher: Watcher) -> Json:
                 "reason": one.reason,
                 "models": one.models,
                 "restarts": one.restarts,
+                **caches.get(one.name, {}),
             }
             for one in states
         ],
+    }
+
+
+def _cache(known: KvState) -> Json:
+    """How far a replica's KV events can be believed."""
+    standing = known.standing
+    return {
+        "known": standing.word,
+        "reason": standing.reason,
+        "degraded": standing.degraded,
+        "batches": known.batches,
+        "faults": known.faults,
     }
 
 

@@ -146,6 +146,19 @@ def test_labels_come_from_closed_sets() -> None:
     assert len({labels[2] for labels in found}) == 257
 
 
+def test_a_replica_that_has_left_is_other() -> None:
+    fleet = fleet_of("r1", "r2")
+    losses = losses_of(fleet)
+    for name in ("r1", "r2"):
+        losses.answered(placed(fleet, name), replace(DONE, replica=name, delivered_tokens=0, prompt_tokens=170))
+        losses.forgotten(name)
+    assert counted(losses, "router_lost_tokens") == {
+        (WORKLOAD, CHAT, "acme", OTHER): 20,
+        (STALE, CHAT, "acme", OTHER): 320,
+    }
+    assert counted(losses, "router_token_mismatch") == {("m", OTHER): 2}
+
+
 def test_tokens_counted_otherwise_are_told_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
     fleet, clock = fleet_of("r1"), Clock()
     losses = losses_of(fleet, clock=clock)

@@ -228,7 +228,10 @@ async def test_metrics_are_on_the_admin_port(up):
     reply = await asked(up.admin_url, got(b"/metrics"))
     assert reply.status == 200
     assert b"/v1/completions" in reply.body
-    assert (await asked(up.admin_url, got(b"/state"))).json["replicas_open"] == 1
+    state = (await asked(up.admin_url, got(b"/state"))).json
+    assert state["replicas_open"] == 1
+    assert state["replicas"][0]["cache"]["known"] == "APPROXIMATE"
+    assert "cache" not in (await asked(up.url, got(b"/health"))).json["replicas"][0]
 
 
 async def test_explain_chooses_without_sending(up, replica):

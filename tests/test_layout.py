@@ -29,12 +29,16 @@ TESTED_ELSEWHERE = {
     "router/placing.py": "test_gateway.py",
     "router/insight.py": "test_tracing.py",  # wiring, seen by what is on and what is off
     "router/sim_arguments.py": "test_sim_cli.py",  # one command's options, seen by what they do
+    "router/sections.py": "test_config.py",  # values only
+    "router/http/exchange.py": "test_upstream.py",  # values only
     "router/http/connection.py": "test_upstream.py",  # one connection, as the way to a replica uses it
 }
 """Modules without a test file of their own: where they are tested, and why there."""
 
 OF_SEVERAL_MODULES = {
     "test_clients.py",  # the whole router, as client libraries use it
+    "test_cancellation.py",  # clients that leave, in every phase of a request
+    "test_failover.py",  # the whole router over replicas that are killed, stopped and started again
     "test_published.py",  # the whole simulator, against what others published
 }
 """Test files that are named after no module, and what they test."""

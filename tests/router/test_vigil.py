@@ -30,39 +30,41 @@ HUNG_S = 0.4
 
 
 async def test_a_hung_replica_is_out_and_its_requests_go_to_others_and_it_comes_back():
-    async with fake_replica() as hung, fake_replica() as good:
-        async with router_over(hung, good, timeouts__hung_s=HUNG_S) as up:
-            hung.stopped = asyncio.Event()
-            replies = await asyncio.gather(*(posted(up.url) for _ in range(10)))
-            assert [reply.status for reply in replies] == [200] * 10
-            assert (hung.unanswered > 0, len(good.seen)) == (True, 10)
-            first = up.watcher.states()[0]
-            assert (first.usable, first.failures["silent"]) == (False, 1)
-            assert "says nothing to the requests it has" in first.reason
-            assert load_of(up) == IDLE
-            hung.stopped.set()
-            hung.stopped = None
-            await until(lambda: up.watcher.states()[0].usable)
-            for _ in range(3):
-                assert (await posted(up.url)).status == 200
-            assert up.watcher.states()[0].state == "open"
+    async with fake_replica() as hung, fake_replica() as good, router_over(hung, good, timeouts__hung_s=HUNG_S) as up:
+        hung.stopped = asyncio.Event()
+        replies = await asyncio.gather(*(posted(up.url) for _ in range(10)))
+        assert [reply.status for reply in replies] == [200] * 10
+        assert (hung.unanswered > 0, len(good.seen)) == (True, 10)
+        first = up.watcher.states()[0]
+        assert (first.usable, first.failures["silent"]) == (False, 1)
+        assert "says nothing to the requests it has" in first.reason
+        assert load_of(up) == IDLE
+        hung.stopped.set()
+        hung.stopped = None
+        await until(lambda: up.watcher.states()[0].usable)
+        for _ in range(3):
+            assert (await posted(up.url)).status == 200
+        assert up.watcher.states()[0].state == "open"
 
 
 async def test_new_requests_pass_a_silent_replica_over_while_it_is_asked():
-    async with fake_replica() as hung, fake_replica() as good:
-        async with router_over(hung, good, timeouts__hung_s=8, health__interval_s=60) as up:
-            hung.stopped = asyncio.Event()
-            first = [asyncio.ensure_future(posted(up.url)) for _ in range(2)]
-            aside = up.gateway._retries.aside
-            await until(lambda: aside.names(0.0) == {"r1"}, 10)
-            for _ in range(6):
-                assert (await posted(up.url)).status == 200
-            assert (hung.unanswered, len(good.seen)) == (2, 7)  # the request, and the question
-            hung.stopped.set()
-            hung.stopped = None
-            assert {reply.status for reply in await asyncio.gather(*first)} == {200}
-            await until(lambda: aside.names(0.0) == set())
-            assert up.watcher.states()[0].failures == {}
+    async with (
+        fake_replica() as hung,
+        fake_replica() as good,
+        router_over(hung, good, timeouts__hung_s=8, health__interval_s=60) as up,
+    ):
+        hung.stopped = asyncio.Event()
+        first = [asyncio.ensure_future(posted(up.url)) for _ in range(2)]
+        aside = up.gateway._retries.aside
+        await until(lambda: aside.names(0.0) == {"r1"}, 10)
+        for _ in range(6):
+            assert (await posted(up.url)).status == 200
+        assert (hung.unanswered, len(good.seen)) == (2, 7)  # the request, and the question
+        hung.stopped.set()
+        hung.stopped = None
+        assert {reply.status for reply in await asyncio.gather(*first)} == {200}
+        await until(lambda: aside.names(0.0) == set())
+        assert up.watcher.states()[0].failures == {}
 
 
 async def test_a_long_prefill_is_no_hang():
@@ -72,16 +74,15 @@ async def test_a_long_prefill_is_no_hang():
         await release.wait()
         await exchange.send(ok())
 
-    async with fake_replica(slow) as busy, fake_replica() as good:
-        async with router_over(busy, good, timeouts__hung_s=0.4) as up:
-            tasks = [asyncio.ensure_future(posted(up.url)) for _ in range(2)]
-            await until(lambda: len(busy.seen) == 1)
-            asked = busy.asked
-            await until(lambda: busy.asked > asked + 3)
-            assert up.watcher.states()[0].usable
-            release.set()
-            assert {reply.status for reply in await asyncio.gather(*tasks)} == {200}
-            assert up.watcher.states()[0].failures == {}
+    async with fake_replica(slow) as busy, fake_replica() as good, router_over(busy, good, timeouts__hung_s=0.4) as up:
+        tasks = [asyncio.ensure_future(posted(up.url)) for _ in range(2)]
+        await until(lambda: len(busy.seen) == 1)
+        asked = busy.asked
+        await until(lambda: busy.asked > asked + 3)
+        assert up.watcher.states()[0].usable
+        release.set()
+        assert {reply.status for reply in await asyncio.gather(*tasks)} == {200}
+        assert up.watcher.states()[0].failures == {}
 
 
 async def test_the_only_replica_is_waited_for():
@@ -102,19 +103,23 @@ async def test_silent_streams_of_a_replica_that_refuses_connections_are_broken_o
         await exchange.send(STREAM + EVENT)
         await exchange.left()
 
-    async with fake_replica(answer) as going, fake_replica() as good:
-        async with router_over(going, good, timeouts__hung_s=0.1) as up, client_of(up.url) as client:
-            while not going.seen:
-                await client.send(post())
-                head = await client.head()
-                if b"event-stream" not in head:
-                    await client.exactly(len(b'{"ok":true}'))
-            going.server.close()
-            await client.to(b"\n\n")
-            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-                await client.exactly(1000)
-            await until(lambda: load_of(up) == IDLE)
-            assert 'outcome="cut"' in up.metrics.exposition().decode()
+    async with (
+        fake_replica(answer) as going,
+        fake_replica() as good,
+        router_over(going, good, timeouts__hung_s=0.1) as up,
+        client_of(up.url) as client,
+    ):
+        while not going.seen:
+            await client.send(post())
+            head = await client.head()
+            if b"event-stream" not in head:
+                await client.exactly(len(b'{"ok":true}'))
+        going.server.close()
+        await client.to(b"\n\n")
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await client.exactly(1000)
+        await until(lambda: load_of(up) == IDLE)
+        assert 'outcome="cut"' in up.metrics.exposition().decode()
 
 
 # -- one replica, by its sockets' words --------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ TESTED_ELSEWHERE = {
     "router/kv_*.py": "test_kv_events.py",  # parts of one listener, tested over real sockets
     "router/accounts.py": "test_gateway.py",  # parts of one request's line, tested as clients see it
     "router/forwarding.py": "test_gateway.py",
+    "router/member_wiring.py": "test_membership.py",
     "router/tenant_wiring.py": "test_tenants.py",  # wiring, seen by what a whole router does
     "router/tenant_file.py": "test_tenants_cli.py",  # seen by what the command does to a file
     "router/tenant_metrics.py": "test_tenants.py",

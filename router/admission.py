@@ -1,6 +1,7 @@
 """Holds requests back while every replica that could take them has enough, and lets them go in order.
 
-The order is the body's `priority` (vLLM's: lower is earlier), then arrival; requests of different models wait apart.
+The order is the body's `priority` (vLLM's: lower is earlier), then the tenants' turns where those are wanted, then
+arrival; requests of different models wait apart.
 What would come too late for its client is refused at once where that can be told, and when its time is over. The one
 rule: the queue is bounded in requests and in tokens, and a request that leaves it, however it does, is no longer
 counted. Without a limit on replicas there is no queue and none of this runs. Not here: choosing (`placing`).
@@ -15,6 +16,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from policies.fairness import DeficitRounds
 from policies.types import Replica, Request
 from router.errors import QueueFull, WaitedTooLong
 from router.families import Built, gauge
@@ -61,7 +63,7 @@ class _Waiting:
 
     __slots__ = ("done", "key", "request")
 
-    def __init__(self, request: Request, key: tuple[int, int], done: "asyncio.Future[None]") -> None:
+    def __init__(self, request: Request, key: tuple[int, int, int], done: "asyncio.Future[None]") -> None:
         self.request = request
         self.key = key
         self.done = done
@@ -84,6 +86,7 @@ class Admission:
         self._going: set[str] = set()
         self._count = 0
         self._pace = Pace()
+        self._rounds: dict[str, DeficitRounds] = {}
         self.requests = 0
         """Requests that wait."""
         self.tokens = 0
@@ -129,8 +132,14 @@ class Admission:
         self._count += 1
         if model not in self._queues and model not in self._going and self._has_room(request):
             return
-        waiting = _Waiting(request, (turn.priority, self._count), asyncio.get_running_loop().create_future())
-        self._check_bounds(waiting, turn)
+        key = (turn.priority, self._round(request), self._count)
+        waiting = _Waiting(request, key, asyncio.get_running_loop().create_future())
+        try:
+            self._check_bounds(waiting, turn)
+        except QueueFull:
+            if model not in self._queues:
+                self._rounds.pop(model, None)
+            raise
         heappush(self._queues.setdefault(model, []), waiting)
         self._pace.waits(self._clock(), anew=not self.requests)
         self.requests += 1
@@ -153,8 +162,10 @@ class Admission:
             return  # a first one that is done is about to leave, and tells of it
         waiting = heappop(queue)
         self._going.add(model)
+        if model in self._rounds:
+            self._rounds[model].served(waiting.key[1])
         if not queue:
-            del self._queues[model]
+            self._emptied(model)
         waiting.done.set_result(None)
 
     def _gone(self, waiting: _Waiting) -> None:
@@ -170,8 +181,22 @@ class Admission:
             queue.remove(waiting)
             heapify(queue)
             if not queue:
-                del self._queues[model]
+                self._emptied(model)
         asyncio.get_running_loop().call_soon(self.freed)  # once this one has been sent, or has gone its way
+
+    def _emptied(self, model: str) -> None:
+        del self._queues[model]
+        self._rounds.pop(model, None)
+
+    def _round(self, request: Request) -> int:
+        """Whose turn it is among tenants of one priority; always 0 where that is not wanted."""
+        quantum_tokens = self._rules.fair_quantum_tokens
+        if quantum_tokens is None:
+            return 0
+        matched = max((replica.matched_blocks for replica in self._view(request)), default=0)
+        uncached_tokens = max(0, request.prompt_tokens - matched * request.block_tokens)
+        rounds = self._rounds.setdefault(request.model, DeficitRounds(quantum_tokens))
+        return rounds.of(request.tenant, uncached_tokens)
 
     def _has_room(self, request: Request) -> bool:
         """Whether there is room, or nobody at all, which placing the request then says."""

@@ -163,6 +163,10 @@ class Admission(Section):
     max_queue_requests: Count = Field(default=1024, description="requests that may queue; beyond it is 429")
     max_queue_tokens: Count = Field(default=4_000_000, description="prompt tokens that may queue; beyond it is 429")
     max_wait_s: Seconds = Field(default=30.0, description="longest time in the queue; then it is 503")
+    fair_quantum_tokens: Count | None = Field(
+        default=None,
+        description="uncached prompt tokens each tenant may send in a round of the queue; none: by arrival",
+    )
     timeout_header: str = Field(
         default="x-request-timeout",
         description="header in which a client says for how many seconds it waits for the first byte",

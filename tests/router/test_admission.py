@@ -16,8 +16,8 @@ from tests.fakes import until
 FOREVER = Turn(0, 30.0)
 
 
-def request(name: str, tokens: int = 100, model: str = "m") -> Request:
-    return Request(name, "/v1/completions", model, "", None, None, tokens, None, (), 16)
+def request(name: str, tokens: int = 100, model: str = "m", tenant: str = "") -> Request:
+    return Request(name, "/v1/completions", model, tenant, None, None, tokens, None, (), 16)
 
 
 def row(in_flight: int = 0, pending_tokens: int = 0, matched_blocks: int = 0) -> Replica:
@@ -241,3 +241,37 @@ def test_the_pace_of_a_queue_is_unknown_at_first_and_forgets_old_times():
 
 def test_repr():
     assert repr(Fleet().admission) == "<Admission 0 requests of 0 tokens wait>"
+
+
+@pytest.mark.parametrize(("quantum_tokens", "place"), [(None, 9), (100, 1), (300, 3)])
+async def test_one_tenants_flood_waits_for_itself(quantum_tokens, place):
+    fleet = Fleet(fair_quantum_tokens=quantum_tokens)
+    tasks = [fleet.sent("running", tenant="flood")]
+    await until(lambda: fleet.order == ["running"])
+    tasks += [fleet.sent(f"flood-{number}", tenant="flood") for number in range(8)]
+    await waiting(fleet, *range(8))
+    tasks.append(fleet.sent("calm", tenant="calm"))
+    await waiting(fleet, *range(9))
+    for count in range(1, 10):
+        fleet.ends[fleet.order[-1]].set()
+        await until(lambda count=count: len(fleet.order) == count + 1)
+    fleet.ends[fleet.order[-1]].set()
+    await asyncio.gather(*tasks)
+    assert fleet.order.index("calm") - 1 <= place
+    assert [name for name in fleet.order if name != "calm"] == ["running", *(f"flood-{n}" for n in range(8))]
+
+
+async def test_priority_comes_before_a_tenants_turn_and_refused_requests_leave_nothing():
+    fleet = Fleet(fair_quantum_tokens=100, max_queue_requests=2)
+    tasks = [fleet.sent("running", tenant="a")]
+    await until(lambda: fleet.order == ["running"])
+    with pytest.raises(QueueFull):
+        await fleet.sent("impatient", Turn(0, 0.0), tenant="b")
+    tasks += [fleet.sent("calm", tenant="b"), fleet.sent("urgent", Turn(-1, 30.0), tenant="a", tokens=5000)]
+    await waiting(fleet, "calm", "urgent")
+    for count in range(1, 3):
+        fleet.ends[fleet.order[-1]].set()
+        await until(lambda count=count: len(fleet.order) == count + 1)
+    fleet.ends[fleet.order[-1]].set()
+    await asyncio.gather(*tasks)
+    assert fleet.order == ["running", "urgent", "calm"]

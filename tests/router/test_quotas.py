@@ -1,7 +1,7 @@
 """Limits: what a bucket lets in, when to come again, and that idle tenants are forgotten."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.errors import RateLimited
@@ -23,6 +23,7 @@ def clock():
 
 
 @given(st.integers(1, 1000), st.lists(st.tuples(st.integers(1, 50), st.floats(0, 20)), max_size=60))
+@settings(deadline=None)
 def test_no_more_passes_than_a_burst_and_the_rate(per_minute, asked):
     bucket, now_s, taken = Bucket(per_minute, 0.0), 0.0, 0
     for amount, pause_s in asked:

@@ -4,7 +4,7 @@ import json
 
 import orjson
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from router.errors import BadRequest
@@ -50,6 +50,7 @@ def written(value, space: str, escaped: bool) -> str:
 @example(Members([(SALT, None)]), " ", False)
 @example(Members([(SALT, "a"), (SALT, "b")]), "", True)
 @example(Members([("a", 1), (SALT, "a"), ("b", 2), (SALT, [])]), "\n", False)
+@settings(deadline=None)
 def test_any_body_keeps_all_but_its_salt(members, space, escaped):
     raw = (space + written(members, space, escaped) + space).encode()
     body = orjson.loads(raw)

@@ -8,7 +8,7 @@ import logging
 import os
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +22,7 @@ from router.accounts import Accounts
 from router.admission import admission_of
 from router.aside import Aside
 from router.config import Config
+from router.doctor_wiring import diagnosed
 from router.forwarding import Forwarding
 from router.gateway import Gateway
 from router.health import Watcher
@@ -183,6 +184,7 @@ async def running(config: Config) -> AsyncIterator[Running]:
             session=Identity(config.identity.session),
             clock=clock,
         )
+        hits, shown_too = diagnosed(config, gateway, accounts, clock)
         reload = await gathered(
             config,
             policy,
@@ -194,7 +196,7 @@ async def running(config: Config) -> AsyncIterator[Running]:
             contexts=contexts,
             ask=partial(answer, client),
             clock=clock,
-            gone=(metrics.forgotten, losses.forgotten),
+            gone=(metrics.forgotten, losses.forgotten, hits.forgotten),
         )
         await stack.enter_async_context(events)
         await stack.enter_async_context(watcher)
@@ -208,7 +210,9 @@ async def running(config: Config) -> AsyncIterator[Running]:
         )
         host, port = server.sockets[0].getsockname()[:2]
         page = Page(config, policy, metrics=metrics, watcher=watcher, events=events, accounts=accounts)
-        admin_url = await _administered(stack, config, gateway, watcher, metrics, page, reload.membership, events)
+        admin_url = await _administered(
+            stack, config, gateway, watcher, metrics, page, reload.membership, events, shown_too
+        )
         url = shown(host, port, tls=config.listen.cert_file is not None)
         up = Running(
             url,
@@ -283,7 +287,8 @@ async def _listening(
     limits = Limits(config.limits.header_bytes, config.limits.body_bytes)
     taken_over = runner.server
     assert taken_over is not None  # noqa: S101 -- set up above
-    listener = Listener(serve, limits, taking_over(taken_over, limits.header_bytes), connections)
+    otherwise, known = taking_over(taken_over, limits.header_bytes), gateway.tenants.known
+    listener = Listener(serve, limits, otherwise, connections, known)
     loop = asyncio.get_running_loop()
     server = await loop.create_server(
         listener, config.listen.host, config.listen.port, backlog=_BACKLOG, ssl=facing_clients(config.listen)
@@ -302,6 +307,7 @@ async def _administered(
     page: Page,
     membership: Membership,
     events: KvEvents,
+    more: Iterable[web.RouteDef],
 ) -> str:
     from router.member_routes import member_routes
     from router.web import admin_application, state, taking_over
@@ -311,7 +317,7 @@ async def _administered(
         metrics=metrics.exposition,
         health=lambda: state(watcher, events),
         body_bytes=config.limits.body_bytes,
-        routes=[*page.routes(), *member_routes(membership, config)],
+        routes=[*page.routes(), *member_routes(membership, config), *more],
     )
     runner = web.AppRunner(application)
     await runner.setup()

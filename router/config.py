@@ -21,6 +21,7 @@ from router.sections import (
     Admin,
     Admission,
     Count,
+    DoctorRules,
     HealthRules,
     Identities,
     JsonWebTokens,
@@ -33,6 +34,7 @@ from router.sections import (
     Recording,
     ReplicaTls,
     RetryRules,
+    RouteBy,
     Seconds,
     Section,
     TenantSettings,
@@ -84,6 +86,10 @@ class Config(Section):
     health: HealthRules = HealthRules()
     log: Logging = Logging()
     record: Recording = Recording()
+    doctor: DoctorRules = DoctorRules()
+    route_by: RouteBy = Field(
+        default="path", description="what a route is in /hits and /doctor: path, model or header:NAME"
+    )
     tracing: TracingSettings = TracingSettings()
     tenants: TenantSettings = TenantSettings()
     jwt: JsonWebTokens = JsonWebTokens()

@@ -65,6 +65,8 @@ class Gateway:
         self._sessions = Sessions()
         self._clock = clock
         self._count = 0
+        self.ears: list[Callable[[Request, Call], None]] = []
+        """Who is told of every request that was read, before it is sent."""
 
     async def serve(self, call: Call, reply: Reply) -> None:
         """Answer one call; every failure of the router's own becomes an OpenAI-shaped error."""
@@ -73,6 +75,8 @@ class Gateway:
             with self.tenants.guest(call) as guest:
                 request, prompt, call, turn = await self._read(call, guest, self._sessions.of)
                 guest.asks(request.prompt_tokens)
+                for ear in self.ears:
+                    ear(request, call)
                 if self._admission is None or turn is None:
                     await self._relayed(request, prompt, call, reply, began_s)
                 else:

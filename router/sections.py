@@ -240,6 +240,18 @@ class TracingSettings(Section):
     )
 
 
+RouteBy = Annotated[str, Field(pattern=r"^(path|model|header:\S+)$")]
+
+
+class DoctorRules(Section):
+    on: bool = Field(
+        default=True, description="whether a sample of prompts is looked at for what breaks their prefix: GET /doctor"
+    )
+    keep_text: bool = Field(
+        default=False, description="whether the doctor keeps the last 256 bodies in memory, to look closer at them"
+    )
+
+
 class Recording(Section):
     path: str | None = Field(
         default=None, description="file to which a trace without text is appended, for the simulator to read"

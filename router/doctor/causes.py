@@ -51,6 +51,13 @@ _NAME_BEFORE = re.compile(
     r"(?:\s+(?:is|named|called))?[\"']?\s*[:=,]?\s*[\"'<(\[]*$",
     re.IGNORECASE,
 )
+_SHAPED_ID = re.compile(
+    r"(?:id|nonce|uuid|guid|trace|request|token|hash|build|ticket|key)\W{1,3}((?=[\w-]*\d)[\w-]{4,})", re.IGNORECASE
+)
+_SHAPED_COUNT = re.compile(r"(?:#|number|no\.|count|turn|step|attempt)\s?[:=]?\s?(\d+)", re.IGNORECASE)
+_SHAPED_NAME = re.compile(
+    r"(?i:user(?:'s)?(?: name)?|name|customer|client|hello|dear|caller|helping|company)(?: is| named)?\W{1,3}([A-Z]\w+)"
+)
 _TOLD = {
     "timestamp": "a time of day that is new in every request",
     "date": "a date that changes",
@@ -80,6 +87,24 @@ def cause_of(gap: Gap) -> Cause | None:
     if found is None or found[0] == "":
         return None
     return Cause(found[0], found[1], _TOLD[found[0]])
+
+
+def told_of(kind: str) -> str:
+    """A kind in words."""
+    return _TOLD[kind]
+
+
+def shape(text: str) -> tuple[str, int]:
+    """What kind of changing value stands in a text, and where, going by this text alone; an empty kind for none."""
+    for kind, pattern in _PATTERNS:
+        found = pattern.search(text)
+        if found is not None:
+            return kind, found.start()
+    found = _SHAPED_ID.search(text) or _SHAPED_COUNT.search(text) or _SHAPED_NAME.search(text)
+    if found is None:
+        return "", 0
+    kind = {_SHAPED_ID: "request_id", _SHAPED_COUNT: "counter"}.get(found.re, "personal")
+    return kind, found.start(1)
 
 
 def _of_root(gap: Gap) -> tuple[str, Sureness] | None:

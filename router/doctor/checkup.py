@@ -199,8 +199,8 @@ class Doctor:
 
     # -- what was found --------------------------------------------------------------------------------------------
 
-    def diagnosis(self, replay: Replay) -> Diagnosis:
-        """All that was found so far."""
+    def diagnosis(self, replay: Replay | None) -> Diagnosis:
+        """All that was found so far; without a replay nothing is said of what mending would save."""
         families = sorted(self._health.items(), key=lambda item: -item[1].chars)
         told = tuple(self._told(number, family, replay) for number, family in families)
         spent = None if self._from_s is None or self._to_s is None else self._to_s - self._from_s
@@ -213,7 +213,7 @@ class Doctor:
             families=told,
         )
 
-    def _told(self, number: int, family: _Family, replay: Replay) -> FamilyHealth:
+    def _told(self, number: int, family: _Family, replay: Replay | None) -> FamilyHealth:
         tallies = sorted(family.tallies.values(), key=lambda tally: tally.first)
         tallies = [tally for tally in tallies if self._counts(tally, family)]
         tokens, mended = self._measured(family, tallies, replay)
@@ -235,15 +235,23 @@ class Doctor:
             return False
         return tally.requests >= 2 and tally.lost_chars >= 0.01 * family.chars
 
-    def _measured(self, family: _Family, tallies: Sequence[_Tally], replay: Replay) -> "tuple[int, list[_Mended]]":
+    def _measured(
+        self, family: _Family, tallies: Sequence[_Tally], replay: Replay | None
+    ) -> "tuple[int, list[_Mended]]":
         """Tokens of the sample, and what mending each place saves there together with those before it."""
-        size = {"tokens": self._tokens, "block_tokens": self._block_tokens}
-        total, before = replayed(family.sample, (), replay, **size)  # type: ignore[arg-type] # two of its own names
+
+        def hits(edits: Sequence[Edit]) -> tuple[int, int]:
+            tokens, block_tokens = self._tokens, self._block_tokens
+            return replayed(family.sample, edits, replay or _none, tokens=tokens, block_tokens=block_tokens)
+
+        if not tallies and self._tokens is None:
+            return 0, []
+        total, before = hits(())
         found: list[_Mended] = []
         taken: list[Edit] = []
         for tally in tallies:
-            tried = [(replayed(family.sample, [*taken, edit], replay, **size)[1], edit) for edit in tally.edits]  # type: ignore[arg-type] # see above
-            if not tried or not family.sample:
+            tried = [(hits([*taken, edit])[1], edit) for edit in tally.edits]
+            if not tried or not family.sample or replay is None:
                 found.append(_Mended(END, None))
                 continue
             after, best = max(tried, key=lambda one: one[0])
@@ -274,6 +282,12 @@ class Doctor:
             saved_tokens=None if mended.saved is None else round(mended.saved * scale),
             values=(tally.gap.a_span, tally.gap.b_span),
         )
+
+
+def _none(prompts: object, block_tokens: int) -> int:
+    """Stands for a replay where there is none."""
+    del prompts, block_tokens
+    return 0
 
 
 def _place(gap: Gap) -> str:

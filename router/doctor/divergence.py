@@ -147,8 +147,8 @@ def _aligned(a: Sequence[Part], b: Sequence[Part]) -> list[Gap]:
         if one != other:
             break
         ahead += 1
-    matched = _matched(keys, others, ahead)
-    runs = [(i, j, size, sum([unit.chars for unit in second[j : j + size]])) for i, j, size in matched]
+    pairs = matched(keys, others, ahead)
+    runs = [(i, j, size, sum([unit.chars for unit in second[j : j + size]])) for i, j, size in pairs]
     runs = [run for run in runs if run[3]]
     found: list[Gap] = []
     gone: Counter[str] = Counter()
@@ -177,7 +177,7 @@ def _stripped(parts: Sequence[Part], units: list[_Unit]) -> list[str]:
     return [text for text in texts if text]
 
 
-def _matched(keys: list[int], others: list[int], ahead: int) -> list[tuple[int, int, int]]:
+def matched(keys: list[int], others: list[int], ahead: int) -> list[tuple[int, int, int]]:
     """Runs of equal units behind the common head: the common tail is cut off first, the rest is matched."""
     a, b = keys[ahead:], others[ahead:]
     tail = 0

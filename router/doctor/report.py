@@ -4,7 +4,7 @@ The one rule: without `show_text` nothing of a prompt is told but the shape of a
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from router.doctor.checkup import Diagnosis, FamilyHealth, Finding
@@ -83,7 +83,11 @@ def lines(diagnosis: Diagnosis, *, show_text: bool = False) -> Iterator[str]:
             yield from _family(family, diagnosis, show_text=show_text)
     count = sum(one.breaks for family in diagnosis.families for one in family.findings)
     yield ""
-    yield f"{count} places break the prefix" if count != 1 else "1 place breaks the prefix"
+    yield _counted(count)
+
+
+def _counted(count: int) -> str:
+    return f"{count} places break the prefix" if count != 1 else "1 place breaks the prefix"
 
 
 def _family(family: FamilyHealth, diagnosis: Diagnosis, *, show_text: bool) -> Iterator[str]:
@@ -110,3 +114,25 @@ def _told(one: Finding, diagnosis: Diagnosis, *, show_text: bool) -> Iterator[st
     )
     saved = f"; that saves {one.saved_tokens:,} tokens (replayed)" if one.saved_tokens is not None else ""
     yield f"    {one.advice}{saved or '; that saves at most what is lost'}"
+
+
+def live_lines(told: Mapping[str, Any]) -> Iterator[str]:
+    """What a running router's doctor tells, for people."""
+    for route in told["routes"]:
+        yield (
+            f"{route['route']}: {route['requests']:,} requests of {route['prompt_tokens']:,} tokens, "
+            f"{route['looked_at']:,} looked at"
+        )
+    for one in told["findings"]:
+        word = "BREAKS" if one["breaks"] else "minor"
+        where = one["path"] + (f" ({one['role']})" if one["role"] else "")
+        yield ""
+        yield f"{word}: {one['route']}, {where}, character {one['offset']}: {one['what']} ({one['sure']})"
+        yield (
+            f"  {one['lost_tokens']:,} tokens computed again, {one['lost_fraction']:.0%} of the route's"
+            f" ({one['lost_tokens_per_hour']:,} per hour)"
+        )
+        yield f"  {one['advice']}"
+    count = sum(one["breaks"] for one in told["findings"])
+    yield ""
+    yield _counted(count)

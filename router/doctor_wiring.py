@@ -1,0 +1,69 @@
+"""Wiring of the live doctor and of the hit rates: who is told of requests, and where the admin port shows it.
+
+The one rule: they look on; a fault of theirs never fails a request. Not here: the doctor, the hits.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from policies.types import Request
+from router.accounts import Accounts
+from router.config import Config
+from router.gateway import Gateway
+from router.hits import Hits, Routes
+from router.http.messages import Call
+from router.web import json_response
+
+if TYPE_CHECKING:
+    from router.doctor.live import Live
+
+_log = logging.getLogger("router.doctor")
+
+
+def diagnosed(
+    config: Config, gateway: Gateway, accounts: Accounts, clock: Callable[[], float]
+) -> tuple[Hits, list[web.RouteDef]]:
+    """The hit rates; and `GET /hits`, and `GET /doctor` where the doctor is on."""
+    hits, routes = Hits(), Routes(config.route_by)
+    live = _doctor(config, clock)
+
+    def came(request: Request, call: Call) -> None:
+        label = routes.of(request, call)
+        hits.came(request, label)
+        if live is not None:
+            try:
+                live.seen(label, request.route, request.prompt_tokens, call.body)
+            except Exception as error:  # only its kind: the text may quote the prompt
+                _log.error("the doctor could not look at a request for %s (%s)", request.route, type(error).__name__)
+
+    gateway.ears.append(came)
+    accounts.ears.append(hits.answered)
+
+    async def hit_rates(_: web.Request) -> web.Response:
+        return json_response(hits.document())
+
+    found = [web.get("/hits", hit_rates)]
+    if live is not None:
+        found.append(_shown(live))
+    return hits, found
+
+
+def _doctor(config: Config, clock: Callable[[], float]) -> "Live | None":
+    if not config.doctor.on:
+        return None
+    from router.doctor.live import Live
+
+    return Live(clock, keep_text=config.doctor.keep_text)
+
+
+def _shown(live: "Live") -> web.RouteDef:
+    async def doctor(_: web.Request) -> web.Response:
+        told = live.document()
+        text = await asyncio.get_running_loop().run_in_executor(None, live.with_text)
+        return json_response(told if text is None else {**told, "text": text})
+
+    return web.get("/doctor", doctor)

@@ -16,6 +16,9 @@ from policies.runs import agreeing_blocks
 from policies.types import Replica, Request
 
 
+_AGE_S = 0.1  # how much older a report may have grown in a row that is used again
+
+
 class Fleet:
     """Replicas, what they hold, and what is on its way to them."""
 
@@ -220,7 +223,7 @@ class Fleet:
                 or row.matched_blocks != reach
                 or row.shared_blocks != shared
                 or row.scarce_blocks != scarce
-                or row.report_age_s != age_s
+                or (age_s is not None and age_s - (row.report_age_s or 0.0) > _AGE_S)
             ):
                 row = entry.row = Replica(
                     name,

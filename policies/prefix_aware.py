@@ -71,7 +71,7 @@ class PrefixAware:
             else:
                 full = replica.held_blocks / capacity if replica.held_blocks < capacity else 1.0
                 room = full if full > _LEAST_FULLNESS else _LEAST_FULLNESS
-            uncached = prompt_tokens - (matched if matched > shared else shared)
+            uncached: float = prompt_tokens - (matched if matched > shared else shared)
             here = matched if matched > scarce else scarce
             if here < shared:
                 uncached += room * (shared - here)

@@ -53,7 +53,7 @@ class Replica(Struct, frozen=True):
     engine_kv_used_fraction: float | None = None
     """Share of the KV pool pinned by running requests, 0 to 1."""
     report_age_s: float | None = None
-    """Seconds since the replica reported the `engine_*` values."""
+    """Seconds since the replica reported the `engine_*` values, to a tenth of a second."""
     scarce_blocks: int = 0
     """Those of `shared_blocks` that fewer replicas hold than their share of all prompts deserves."""
 

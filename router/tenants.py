@@ -59,6 +59,10 @@ class Door(Protocol):
         """Who calls. Raises `Unauthorized`, or `BadRequest` for two credentials."""
         ...
 
+    def known(self, headers: Headers) -> None:
+        """Told of a large body before it is read. Raises as `guest` does."""
+        ...
+
     def named(self, name: str | None) -> Guest:
         """An operator's dry run for a tenant: nothing is counted."""
         ...
@@ -80,6 +84,9 @@ class OpenDoor:
 
     def guest(self, call: Call) -> Guest:  # noqa: ARG002 -- whoever it is
         return self._everybody
+
+    def known(self, headers: Headers) -> None:
+        """Everybody is."""
 
     def named(self, name: str | None) -> Guest:  # noqa: ARG002 -- whoever it is
         return self._everybody
@@ -118,14 +125,12 @@ class Tenants:
         return f"<Tenants {self._register.value!r}, {self._paths!r}>"
 
     def guest(self, call: Call) -> Guest:
-        given = credential(call.headers)
         now_s = self._wall_clock()
-        tenant = self._register.value.of_key(given, now_s)
-        if tenant is None:
-            if self._tokens is None or given.count(b".") != 2:
-                raise Unauthorized("the API key is not known here, or its time is over")
-            tenant = self._named(self._tokens.value.tenant_of(given, now_s))
+        tenant = self._tenant(call.headers, now_s)
         return Guest(tenant.name, self._salts.value.of(tenant, now_s), self._quotas.of(tenant))
+
+    def known(self, headers: Headers) -> None:
+        self._tenant(headers, self._wall_clock())
 
     def named(self, name: str | None) -> Guest:
         if not name:
@@ -139,6 +144,15 @@ class Tenants:
         self._counts.answered(tenant, outcome)
         if outcome.output_tokens:
             self._quotas.used(tenant, outcome.output_tokens)
+
+    def _tenant(self, headers: Headers, now_s: float) -> Tenant:
+        given = credential(headers)
+        tenant = self._register.value.of_key(given, now_s)
+        if tenant is not None:
+            return tenant
+        if self._tokens is None or given.count(b".") != 2:
+            raise Unauthorized("the API key is not known here, or its time is over")
+        return self._named(self._tokens.value.tenant_of(given, now_s))
 
     def _named(self, name: str) -> Tenant:
         """A tenant by name; one that a token names need not be in the file, and then it has no limits."""

@@ -8,36 +8,21 @@ The one rule: a reply that was not finished is never made to look finished.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 import httptools
 
-from router.errors import BadRequest, BodyTooLarge, HeadTooLarge, NotImplementedHere, RequestError
-from router.http.messages import Call, Framing, Headers, Limits, Reply, Source, origin_form, without_hop_by_hop
+from router.errors import BadRequest, BodyTooLarge, ClientTooSlow, HeadTooLarge, NotImplementedHere, RequestError
+from router.http.listener import Listener
+from router.http.messages import Call, Framing, Headers, Source, origin_form, without_hop_by_hop
+from router.http.patience import BODY, HEAD, KEPT, Progress
 
 _log = logging.getLogger("router.http")
 
 _KEPT_WHILE_BUSY_BYTES = 64 * 1024  # bytes a client may send ahead before its socket is no longer read
+_UNKNOWN_BYTES = 64 * 1024  # how much of a body is taken before it is asked who sends it
 _LINGER_S = 2.0  # how long an early error waits for the client to stop sending, so that a reset does not eat the answer
 _POST = b"POST "
 _READ_HERE = frozenset((b"host", b"authorization", b"content-length", b"transfer-encoding", b"expect"))
-
-Serve = Callable[[Call, Reply], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """What every client connection shares: who serves, what is allowed, who else is at the door."""
-
-    serve: Serve
-    limits: Limits
-    otherwise: Callable[[], asyncio.Protocol]
-    """Makes the Protocol that takes over connections whose request is not a POST."""
-    connections: set["ClientConnection"]
-
-    def __call__(self) -> "ClientConnection":
-        return ClientConnection(self)
 
 
 class ClientConnection(asyncio.Protocol):
@@ -52,6 +37,7 @@ class ClientConnection(asyncio.Protocol):
         self._broken: RequestError | None = None
         self._task: asyncio.Task[None] | None = None
         self._boundary = True
+        self._requests = 0
         self._head_open = False
         self._lingering = False
         self._writing_paused = False
@@ -134,6 +120,7 @@ class ClientConnection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._boundary = False
+        self._requests += 1
         self._head_open = True
         self._untold_bytes = 0
         self._url = b""
@@ -191,8 +178,14 @@ class ClientConnection(asyncio.Protocol):
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
+        before = self._body_bytes
         self._body_bytes += len(body)
         self._check_body(self._body_bytes)
+        if before <= _UNKNOWN_BYTES < self._body_bytes:
+            try:
+                self._listener.known(self._passed_on)
+            except RequestError as error:
+                raise self._refused(error) from None
         self._body.append(body)
 
     def _check_body(self, size_bytes: int) -> None:
@@ -313,6 +306,22 @@ class ClientConnection(asyncio.Protocol):
         self.write(body)
         self._transport.write_eof()
         asyncio.get_running_loop().call_later(_LINGER_S, self._transport.abort)
+
+    # -- time ------------------------------------------------------------------------------------------------------
+
+    def progress(self) -> Progress | None:
+        """How far the client is; None while it waits for the router."""
+        if self._task is not None or self._lingering:
+            return None
+        if self._boundary:
+            return (HEAD if self._ahead else KEPT, self._requests, 0)
+        return (HEAD if self._head_open else BODY, self._requests, self._body_bytes)
+
+    def given_up(self, phase: str, after_s: float) -> None:
+        if phase == KEPT:
+            self._transport.close()
+        else:
+            self._refuse(ClientTooSlow.over(phase, after_s))
 
     def close_when_idle(self) -> None:
         """Draining: finish what is being served, then close."""

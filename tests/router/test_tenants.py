@@ -106,6 +106,18 @@ async def test_a_key_over_8_kb_is_431_and_quoted_nowhere(tmp_path, caplog):
         assert replica.seen == []
 
 
+async def test_a_large_body_is_not_read_from_a_stranger(tmp_path):
+    async with fake_replica() as replica, tenanted(tmp_path, replica) as up, client_of(up.url) as client:
+        head = (
+            b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer %b\r\nContent-Length: 50000000\r\n\r\n"
+        )
+        await client.send(head % b"sk-test-nobody" + b" " * 70_000)
+        reply = await client.reply()  # long before the body's end
+        assert (reply.status, reply.error["code"]) == (401, "invalid_api_key")
+        large = b'{"model":"m","prompt":"%b"}' % (b"x" * 200_000)
+        assert (await posted(up.url, large, bearer(ALPHA))).status == 200
+
+
 async def test_models_are_told_to_tenants_and_replicas_to_nobody(tmp_path):
     async with fake_replica() as replica, tenanted(tmp_path, replica) as up:
         await until(lambda: up.gateway.models.names != ())

@@ -15,7 +15,6 @@ from policies.index import PrefixIndex
 from policies.runs import agreeing_blocks
 from policies.types import Replica, Request
 
-
 _AGE_S = 0.1  # how much older a report may have grown in a row that is used again
 
 

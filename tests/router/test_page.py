@@ -4,14 +4,17 @@ import asyncio
 import json
 import re
 from contextlib import asynccontextmanager
+from importlib.resources import files
 
 import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from prometheus_client.parser import text_string_to_metric_families
 
 from router.app import running
 from router.config import load
-from router.page import FILES, MOST_WATCHERS
+from router.page import FILES, HEADERS, MOST_WATCHERS
 from tests.browser import CHROMIUM, browser
 from tests.emulated import ASKED, CHAT, COMPLETIONS, emulated
 from tests.fakes import until
@@ -263,3 +266,152 @@ async def test_a_router_that_is_gone_is_told(tmp_path):
         assert "trying again" in await tab.until(
             "document.getElementById('live').dataset.state === 'lost' && document.getElementById('live').textContent"
         )
+
+
+# -- the page alone, over a router that is made up ---------------------------------------------------------------------
+
+REPLICA = {
+    "name": "r1",
+    "url": "http://10.0.0.1:8001",
+    "state": "open",
+    "reason": "",
+    "usable": True,
+    "restarts": 0,
+    "failures": 0,
+    "chosen": 900,
+    "in_flight": 3,
+    "pending_prefill_tokens": 1200,
+    "running": 3,
+    "waiting": 0,
+    "kv_used_fraction": 0.42,
+    "held_blocks": 11_000,
+    "capacity_blocks": 20_000,
+    "standing": "EXACT",
+    "standing_reason": "block hashes are sha256_cbor with vLLM's own seed",
+    "degraded": False,
+}
+CLOSED = {
+    **REPLICA,
+    "name": "r2",
+    "state": "closed",
+    "reason": "refused the connection",
+    "usable": False,
+    "restarts": 2,
+    "failures": 14,
+    "kv_used_fraction": None,
+    "running": None,
+    "waiting": None,
+    "capacity_blocks": None,
+    "standing": "APPROXIMATE",
+    "standing_reason": "publishes no KV events; start vLLM with --kv-events-config <what>",
+}
+GAP = {**REPLICA, "name": "r3", "standing": "ALIAS", "standing_reason": "3 batches are missing", "degraded": True}
+SEEN = {
+    "time_s": 1_800_000_000.0,
+    "replicas": [REPLICA, CLOSED, GAP],
+    "requests": 1800,
+    "refused": 3,
+    "retries": 2,
+    "policy_failures": 0,
+    "hits": {
+        "route": {CHAT: [1_000_000, 900_000, 850_000, 1_000_000, 800_000], "<b>x</b>": [10, 0, 0, 0, 0]},
+        "tenant": {"acme": [600_000, 500_000, 450_000, 600_000, 440_000], "b & c": [1, 0, 0, 1, 0]},
+    },
+    "losses": {"workload": 100_000, "load": 50_000, "stale": 50_000},
+    "shadow": {"agreed": 75, "differed": 25, "failed": 1, "tokens": {"live": 1000, "shadow": 900}},
+    "decisions": [],
+}
+FINDING = {
+    "route": CHAT,
+    "kind": "timestamp",
+    "what": "a timestamp",
+    "sure": "certain",
+    "breaks": True,
+    "path": "messages[0].content",
+    "role": "system",
+    "offset": 14,
+    "lost_tokens": 120_000,
+    "lost_fraction": 0.61,
+    "lost_tokens_per_hour": 480_000,
+    "advice": "move it behind what stays the same",
+}
+
+
+@asynccontextmanager
+async def made_up(*snapshots: dict, **hello: object):
+    """The page, told only these snapshots; the stream stays open."""
+    told = {"version": "0", "policy": "prefix-aware", "shadow": None, "doctor": False, "history": [], **hello}
+    ending = asyncio.Event()
+
+    async def events(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for name, data in (("hello", told), *(("snapshot", one) for one in snapshots)):
+            await response.write(f"event: {name}\ndata: {json.dumps(data)}\n\n".encode())
+        await ending.wait()
+        return response
+
+    async def doctor(_: web.Request) -> web.Response:
+        return web.json_response({"routes": [{"looked_at": 250}], "findings": [FINDING]})
+
+    async def file(request: web.Request) -> web.Response:
+        name, kind = FILES[request.path]
+        return web.Response(
+            body=(files("router") / "data" / "page" / name).read_bytes(), content_type=kind, headers=HEADERS
+        )
+
+    application = web.Application()
+    application.add_routes([web.get("/events", events), web.get("/doctor", doctor)])
+    application.add_routes([web.get(path, file) for path in FILES])
+    server = TestServer(application)
+    await server.start_server()
+    try:
+        yield str(server.make_url("/"))
+    finally:
+        ending.set()
+        await server.close()
+
+
+@in_chromium
+async def test_everything_there_may_be_is_shown(tmp_path):
+    async with made_up(SEEN, doctor=True, shadow="lmetric") as url, browser(tmp_path) as tab:
+        await tab.open(url)
+        await tab.until("document.getElementById('figure-requests').textContent === '1,800'")
+        text = await tab.until("!document.getElementById('doctor').hidden && document.body.innerText")
+        for words in (
+            "refused the connection, 2 restarts, 14 failures",
+            "11,000 of 20,000",
+            "r2: start vLLM with --kv-events-config <what>",
+            "lmetric would have chosen another replica for 25 of 100 requests (25.0 %)",
+            "100 fewer prompt tokens would be computed (10.0 %). It failed once.",
+            "1 place breaks the prefix; 250 prompts looked at.",
+            "messages[0].content (system), character 14: a timestamp (certain)",
+            "120,000 tokens computed again, 61.0 % of the route's, 480,000 per hour. move it behind",
+            "<b>x</b>",
+            "b & c",
+        ):
+            assert words in text
+        assert await cells(tab, "loss-table", 1) == [100_000, 50_000, 50_000]
+        assert await tab.value("document.querySelectorAll('#hit-table b').length") == 0
+        assert (
+            await tab.value("document.querySelector('#hit-table tr:nth-child(1) td:last-child').innerText") == "80.0 %"
+        )
+        assert tab.faults == []
+
+
+@in_chromium
+async def test_the_table_over_a_window_counts_from_its_beginning(tmp_path):
+    sums = [{CHAT: [100 * step, 50 * step, 50 * step, 100 * step, 80 * step - 20]} for step in range(1, 8)]
+    points = [{"time_s": 1000.0 + 60 * place, "hits": {"route": one, "tenant": {}}} for place, one in enumerate(sums)]
+    last = {**SEEN, "time_s": 1360.0, "hits": points[-1]["hits"]}
+    async with made_up(last, history=points) as url, browser(tmp_path) as tab:
+        await tab.open(url)
+        await tab.until("document.querySelectorAll('#hit-table tbody tr').length === 1")
+        assert await cells(tab, "hit-table", 2) == [700]
+        await tab.value("document.getElementById('window').value = '60'")
+        await tab.value("document.getElementById('window').dispatchEvent(new Event('change'))")
+        assert await cells(tab, "hit-table", 2) == [100]
+        shown = await tab.value(
+            "[...document.querySelector('#hit-table tbody tr').cells].map((cell) => cell.innerText)"
+        )
+        assert shown[3:] == ["50.0 %", "50.0 %", "80.0 %"]

@@ -207,7 +207,7 @@ function showShadow(shadow) {
   const { agreed, differed, failed } = shadow;
   const { live = 0, shadow: other = 0 } = shadow.tokens;
   const by = other < live ? `${whole(live - other)} fewer` : `${whole(other - live)} more`;
-  const broke = failed ? ` It failed ${whole(failed)} times.` : "";
+  const broke = failed ? ` It failed ${failed === 1 ? "once" : `${whole(failed)} times`}.` : "";
   say(byId("shadow-line"), `${about.shadow} would have chosen another replica for ${whole(differed)} of ${whole(agreed + differed)} requests (${percent(differed, agreed + differed)}); by the index, ${by} prompt tokens would be computed (${percent(Math.abs(live - other), live)}).${broke}`);
 }
 
@@ -265,11 +265,10 @@ function showDecisions(decisions) {
   keep(byId("decisions"), decisions, (one) => one.id, decisionNode, showDecision);
 }
 
-/** Lines of a finding, whatever it holds: its words first, then its numbers. */
-function findingText(finding) {
-  const { route, kind, ...rest } = finding;
-  const told = Object.entries(rest).filter(([, value]) => ["string", "number"].includes(typeof value) && value !== "");
-  return [[kind, route].filter(Boolean).join(" – "), told.map(([key, value]) => `${key.replaceAll("_", " ")}: ${typeof value === "number" ? value.toLocaleString("en") : value}`).join(" · ")];
+function findingText(one) {
+  const where = one.path + (one.role ? ` (${one.role})` : "");
+  const lost = `${whole(one.lost_tokens)} tokens computed again, ${percent(one.lost_fraction, 1)} of the route's, ${whole(one.lost_tokens_per_hour)} per hour.`;
+  return [`${one.breaks ? "Breaks" : "Minor"}: ${one.route}, ${where}, character ${whole(one.offset)}: ${one.what} (${one.sure})`, `${lost} ${one.advice}`];
 }
 
 async function askDoctor() {
@@ -280,10 +279,14 @@ async function askDoctor() {
     const told = await answer.json();
     const findings = told.findings ?? [];
     byId("doctor").hidden = !answer.ok;
-    say(byId("doctor-line"), findings.length ? `${findings.length} found` : "Nothing breaks the prefix.");
-    keep(byId("findings"), findings.map((finding) => findingText(finding)), (lines) => lines.join("\n"), () => element("li"), (item, [title, text]) => {
-      if (item.children.length === 0) item.append(element("b", "", title), element("span", "", text));
-    });
+    const breaks = findings.filter((one) => one.breaks).length;
+    const looked = (told.routes ?? []).reduce((sum, route) => sum + route.looked_at, 0);
+    say(byId("doctor-line"), `${breaks > 1 ? `${breaks} places break` : `${breaks ? "1" : "No"} place breaks`} the prefix; ${whole(looked)} prompts looked at.`);
+    keep(byId("findings"), findings, (one) => [one.route, one.path, one.what].join("\n"), () => {
+      const item = element("li");
+      item.append(element("b"), element("span"));
+      return item;
+    }, (item, one) => findingText(one).forEach((text, place) => say(item.children[place], text)));
   } catch {
     byId("doctor").hidden = true;
   }

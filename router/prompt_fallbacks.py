@@ -125,8 +125,9 @@ class ReplicaReader:
             keys = chain.copy().grow(packed(ids), self._block_tokens)
         except OverflowError as error:
             return Prompt(len(ids), (), "none", str(error))
-        blocks = tuple(keys[: hittable_blocks(len(ids), self._block_tokens)])
-        return Prompt(len(ids), blocks, "approximate" if doubt else "exact", doubt)
+        hittable = hittable_blocks(len(ids), self._block_tokens)
+        blocks, stored = tuple(keys[:hittable]), tuple(keys[hittable:])
+        return Prompt(len(ids), blocks, "approximate" if doubt else "exact", doubt, stored)
 
     def _remember(self, name: bytes, prompt: Prompt) -> None:
         if name not in self._known:

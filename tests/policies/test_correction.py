@@ -4,7 +4,7 @@ import random
 from collections import deque
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.correction import ERRING, LEAST_FACTOR, MOST_FACTOR, STEP, Capacity
@@ -115,6 +115,7 @@ def test_a_replica_of_unknown_size_is_found_out() -> None:
 reports = st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 1000), st.booleans()), max_size=300)
 
 
+@settings(deadline=None)
 @given(reports, st.none() | st.integers(0, 10**7))
 def test_the_fit_is_bounded_and_moves_in_small_steps(told: list[tuple[int, int, bool]], stated: int | None) -> None:
     capacity = Capacity(stated, 50_000)
@@ -127,6 +128,7 @@ def test_the_fit_is_bounded_and_moves_in_small_steps(told: list[tuple[int, int, 
         assert capacity.limit_blocks is None or capacity.limit_blocks >= 1
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 1000)), max_size=100))
 def test_what_was_never_known_and_is_delivered_says_nothing(told: list[tuple[int, int]]) -> None:
     capacity = Capacity(100, 50_000)

@@ -4,7 +4,7 @@ import json
 import logging
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -123,6 +123,7 @@ def test_what_only_a_closed_or_failed_replica_held_is_lost_by_routing() -> None:
 tokens = st.integers(0, 160)
 
 
+@settings(deadline=None)
 @given(tokens, tokens, tokens, st.booleans())
 def test_prompt_tokens_are_delivered_or_lost(available: int, predicted: int, delivered: int, blind: bool) -> None:
     fleet = fleet_of("r1")

@@ -1,0 +1,66 @@
+"""A router that is told no events: its mirror predicts what replicas deliver, also when their size is told wrong."""
+
+import random
+from typing import Any
+
+import aiohttp
+import pytest
+
+from router.app import running
+from router.config import load
+from router.metrics import Outcome
+from tests.emulated import COMPLETIONS, emulated
+
+BLOCKS = 240
+WORDS = ("prefix", "cache", "block", "prompt", "router", "replica", "engine", "token", "batch", "queue", "model")
+
+
+def prompt(draw: random.Random, chats: list[str]) -> str:
+    """A chat goes on, or a new one begins; long ones end."""
+    place = min(int(draw.paretovariate(0.8)) - 1, len(chats) - 1)
+    if len(chats[place]) > 900:
+        chats[place] = f"{draw.random()} "
+    chats[place] += " ".join(draw.choices(WORDS, k=12))
+    return chats[place]
+
+
+async def outcomes(requests: int, *, told_blocks: int | None = None) -> tuple[list[Outcome], list[int]]:
+    """How sequential requests went, and the capacity that was fitted for each replica."""
+    draw, seen = random.Random(5), []
+    chats = [f"chat {number} " for number in range(16)]
+    replicas = [await emulated(name=name, blocks=BLOCKS, speed=1000.0) for name in ("r1", "r2")]
+    flags: dict[str, Any] = {"listen.port": 0, "admin.port": 0, "tokenizer.where": "replica", "kv_events": "off"}
+    flags["replicas"] = [{"url": replica.url, "capacity_blocks": told_blocks} for replica in replicas]
+    config, _ = load(flags={name: ("test", value) for name, value in flags.items()})
+    async with running(config) as up, aiohttp.ClientSession(up.url) as client:
+        await up.readers.ready()
+        up.gateway._accounts.ears.append(lambda _, outcome: seen.append(outcome))
+        for _ in range(requests):
+            body = {"model": "tiny", "prompt": prompt(draw, chats), "max_tokens": 1}
+            async with client.post(COMPLETIONS, json=body) as response:
+                assert response.status == 200
+                await response.read()
+        fitted = [up.fleet.effective_blocks(name) for name in up.fleet.replicas()]
+    for replica in replicas:
+        await replica.close()
+    assert None not in fitted
+    return seen, [size for size in fitted if size is not None]
+
+
+def right_fraction(seen: list[Outcome]) -> float:
+    return sum(one.predicted_tokens == one.delivered_tokens for one in seen) / len(seen)
+
+
+async def test_what_is_predicted_is_delivered() -> None:
+    seen, fitted = await outcomes(400)
+    assert sum(one.predicted_tokens for one in seen) > 0.3 * sum(one.prompt_tokens for one in seen)
+    assert right_fraction(seen) >= 0.95
+    assert all(0.8 * BLOCKS < size < 1.25 * BLOCKS for size in fitted)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("told_blocks", "least", "most"), [(BLOCKS // 2, 0.6, 1.3), (BLOCKS * 3, 0.8, 1.9)])
+async def test_a_size_that_is_told_wrong_is_found_out(told_blocks: int, least: float, most: float) -> None:
+    seen, fitted = await outcomes(1200, told_blocks=told_blocks)
+    assert right_fraction(seen[-200:]) >= 0.9
+    assert all(least * BLOCKS < size < most * BLOCKS for size in fitted)

@@ -26,7 +26,6 @@ format: .venv/.test
 	@$(BIN)/ruff check --fix .
 
 bench: .venv/.test
-	@$(BIN)/python bench/decision.py
 	@$(BIN)/python bench/placement.py
 	@$(BIN)/python bench/index_memory.py
 	@$(BIN)/python bench/kv_ingest.py

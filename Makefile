@@ -29,6 +29,9 @@ bench: .venv/.test
 	@$(BIN)/python bench/placement.py
 	@$(BIN)/python bench/index_memory.py
 	@$(BIN)/python bench/kv_ingest.py
+	@$(BIN)/python bench/simulator.py
+	@$(BIN)/python bench/tenants.py
+	@$(BIN)/python bench/data_plane.py
 	@$(BIN)/python bench/compare_policies.py
 
 dist: .venv/.test

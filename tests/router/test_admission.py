@@ -11,7 +11,7 @@ from router.admission import FEWEST, PACE_S, Admission, Pace, Room, Turn, admiss
 from router.errors import QueueFull, WaitedTooLong
 from router.http.messages import Call
 from router.sections import Admission as Rules
-from tests.fakes import until
+from tests.fakes import IDLE, STREAM, chunk, client_of, fake_replica, load_of, ok, post, posted, router_over, until
 
 FOREVER = Turn(0, 30.0)
 
@@ -275,3 +275,63 @@ async def test_priority_comes_before_a_tenants_turn_and_refused_requests_leave_n
     fleet.ends[fleet.order[-1]].set()
     await asyncio.gather(*tasks)
     assert fleet.order == ["running", "urgent", "calm"]
+
+
+# -- over real sockets -------------------------------------------------------------------------------------------------
+
+
+async def test_a_burst_of_one_prompt_fills_replicas_and_then_waits_its_turn():
+    release = asyncio.Event()
+
+    async def slow(exchange):
+        await release.wait()
+        await exchange.send(ok())
+
+    settings = {"admission__max_in_flight": 4, "admission__max_queue_requests": 2, "policy__name": "prefix-aware"}
+    body = b'{"model":"m","prompt":"%b"}' % (b"one prompt for all " * 100)
+    async with fake_replica(slow) as a, fake_replica(slow) as b, router_over(a, b, **settings) as up:
+        tasks = [asyncio.ensure_future(posted(up.url, body)) for _ in range(10)]
+        await until(lambda: "router_queue_requests 2.0" in up.metrics.exposition().decode())
+        await until(lambda: [len(one.seen) for one in (a, b)] == [4, 4])
+        refused = await posted(up.url, body)
+        assert (refused.status, refused.error["code"]) == (429, "queue_full")
+        assert int(refused.values(b"retry-after")[0]) >= 1
+        hurried = await posted(up.url, body, b"X-Request-Timeout: 0")
+        assert (hurried.status, hurried.error["code"]) == (429, "queue_full")
+        release.set()
+        assert {reply.status for reply in await asyncio.gather(*tasks)} == {200}
+        assert len(a.seen) + len(b.seen) == 10
+        assert load_of(up) == IDLE
+
+
+async def test_a_first_token_makes_room_where_only_prefill_is_limited():
+    begin, end = asyncio.Event(), asyncio.Event()
+
+    async def answer(exchange):
+        await begin.wait()
+        await exchange.send(STREAM + chunk(b'data: {"choices":[]}\n\n'))
+        await end.wait()
+        await exchange.send(chunk(b"data: [DONE]\n\n") + chunk(b""))
+
+    async with fake_replica(answer) as replica, router_over(replica, admission__max_pending_tokens=1) as up:
+        tasks = [asyncio.ensure_future(posted(up.url)) for _ in range(3)]
+        await until(lambda: up.gateway._admission.requests == 2 and len(replica.seen) == 1)
+        begin.set()
+        await until(lambda: len(replica.seen) == 3)  # and none has ended
+        end.set()
+        assert {reply.status for reply in await asyncio.gather(*tasks)} == {200}
+        assert load_of(up) == IDLE
+
+
+async def test_a_replica_that_goes_leaves_nobody_in_the_queue():
+    async def slow(exchange):
+        await exchange.left()
+
+    settings = {"admission__max_in_flight": 1, "health__interval_s": 0.05}
+    async with fake_replica(slow) as replica, router_over(replica, **settings) as up, client_of(up.url) as client:
+        await client.send(post())
+        await until(lambda: len(replica.seen) == 1)
+        waiting = asyncio.ensure_future(posted(up.url))
+        await until(lambda: up.gateway._admission.requests == 1)
+        replica.healthy = False
+        assert (await waiting).error["code"] == "no_replica_available"

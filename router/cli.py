@@ -321,6 +321,8 @@ COMMANDS = {
     "sim": _of_module(
         "compare policies on a workload or a trace, in virtual time", "router.sim_cli", "router.sim_arguments"
     ),
-    "bench": _of_module("measure any OpenAI-compatible server under an open load", "router.bench_cli"),
+    "bench": _of_module(
+        "measure any OpenAI-compatible server under an open load", "router.bench_cli", "router.bench_arguments"
+    ),
     "replica": Command("run one emulated vLLM replica", _replica_arguments, _replica),
 }

@@ -12,8 +12,7 @@ import signal
 import socket
 import sys
 import tempfile
-import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import IO, Any, Protocol
@@ -27,6 +26,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from policies.blocks import Chain, block_keys, hittable_blocks, packed
+from router.bench.about import Counted, counted
+from router.bench.driver import Answer, Ask, connected, driven
+from router.bench.groups import COMPLETIONS
 from router.errors import RouterError
 
 POLICIES = ("round-robin", "user-hash", "prefix-aware")
@@ -37,6 +39,7 @@ ANSWER_TOKENS = 32
 VOCABULARY = 4096
 """The traffic's ids are folded into the vocabulary of the tokenizer that ships with the router."""
 _START_S = 30.0
+_ANSWER_S = 120.0
 _TOLD_CHARS = 2000
 """The last words of a process that failed; more than an error needs."""
 
@@ -137,7 +140,7 @@ def run(turns: Sequence[Turn], *, blocks: int, policies: Sequence[str] = POLICIE
 async def _rows(turns: Sequence[Turn], policies: Sequence[str], blocks: int, console: Console) -> list[Row]:
     columns = (TextColumn("{task.description:>14}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(_client())
+        client = await stack.enter_async_context(connected({}, _ANSWER_S))
         progress = stack.enter_context(Progress(*columns, console=console))
         starting = progress.add_task("4 replicas", total=REPLICAS)
         replicas = []
@@ -167,17 +170,21 @@ async def _row(
     replicas: Sequence[str],
     policy: str,
     turns: Sequence[Turn],
-    advanced: Any,
+    advanced: Callable[[], None],
 ) -> Row:
+    answers: list[Answer] = []
+
+    def told(answer: Answer) -> None:
+        answers.append(answer)
+        advanced()
+
     before = [await _counted(client, url) for url in replicas]
-    began_s = time.monotonic() + 0.1
-    ttfts: list[float | None] = await asyncio.gather(
-        *(_sent(client, gateway, turn, began_s + turn.time_s - turns[0].time_s, advanced) for turn in turns)
-    )
+    await driven(client, gateway, (_ask(turn, turns[0].time_s) for turn in turns), told)
     after = [await _counted(client, url) for url in replicas]
-    prompts = [late[0] - early[0] for early, late in zip(before, after, strict=True)]
-    computed = [late[0] - late[1] - early[0] + early[1] for early, late in zip(before, after, strict=True)]
-    good = [ttft for ttft in ttfts if ttft is not None]
+    prompts = [late.queried_tokens - early.queried_tokens for early, late in zip(before, after, strict=True)]
+    hits = [late.hit_tokens - early.hit_tokens for early, late in zip(before, after, strict=True)]
+    computed = [prompt - hit for prompt, hit in zip(prompts, hits, strict=True)]
+    good = [answer.ttft_s for answer in answers if not answer.error and answer.ttft_s is not None]
     p50, p95, p99 = np.percentile(good, [50, 95, 99]) if good else (0.0, 0.0, 0.0)
     mean = sum(computed) / len(computed)
     return Row(
@@ -191,42 +198,22 @@ async def _row(
     )
 
 
-async def _sent(client: aiohttp.ClientSession, gateway: str, turn: Turn, at_s: float, advanced: Any) -> float | None:
-    """Send one turn at its time, whatever became of others; seconds to its first token, None when it failed."""
-    body = orjson.dumps(
-        {
-            "model": "tiny",
-            "prompt": [token % VOCABULARY for token in turn.prompt_ids],
-            "max_tokens": min(len(turn.answer_ids), ANSWER_TOKENS),
-            "stream": True,
-        }
-    )
-    headers = {"Content-Type": "application/json", "X-User-Id": str(turn.user)}
-    await asyncio.sleep(max(0.0, at_s - time.monotonic()))
-    first_s = None
-    try:
-        async with client.post(f"{gateway}/v1/completions", data=body, headers=headers) as answer:
-            async for part in answer.content.iter_any():
-                if first_s is None and part:
-                    first_s = time.monotonic() - at_s
-            return first_s if answer.status == 200 else None
-    except aiohttp.ClientError:
-        return None
-    finally:
-        advanced()
+def _ask(turn: Turn, start_s: float) -> Ask:
+    body = {
+        "model": "tiny",
+        "prompt": [token % VOCABULARY for token in turn.prompt_ids],
+        "max_tokens": min(len(turn.answer_ids), ANSWER_TOKENS),
+        "stream": True,
+    }
+    return Ask(turn.time_s - start_s, COMPLETIONS, orjson.dumps(body), {"X-User-Id": str(turn.user)})
 
 
-async def _counted(client: aiohttp.ClientSession, url: str) -> tuple[int, int]:
+async def _counted(client: aiohttp.ClientSession, url: str) -> Counted:
     """Prompt tokens a replica was asked for, and those it found cached, since it started."""
-    async with client.get(f"{url}/metrics") as answer:
-        text = await answer.text()
-    sums = {"vllm:prefix_cache_queries_total": 0.0, "vllm:prefix_cache_hits_total": 0.0}
-    for line in text.splitlines():
-        name = line.partition("{")[0].partition(" ")[0]
-        if name in sums:
-            sums[name] += float(line.rpartition(" ")[2])
-    queries, hits = sums.values()
-    return int(queries), int(hits)
+    counts = await counted(client, [url])
+    if counts is None:
+        raise RouterError(f"{url} tells no prefix-cache counters; was a replica of the demo ended by somebody?")
+    return counts
 
 
 async def _answering(client: aiohttp.ClientSession, started: _Started) -> None:
@@ -244,13 +231,6 @@ async def _answering(client: aiohttp.ClientSession, started: _Started) -> None:
                 await asyncio.sleep(0.05)
     except TimeoutError:
         raise RouterError(f"{started.url} did not answer within {_START_S:g} s; is this machine overloaded?") from None
-
-
-@asynccontextmanager
-async def _client() -> AsyncIterator[aiohttp.ClientSession]:
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=120)) as client:
-        yield client
 
 
 @asynccontextmanager

@@ -24,12 +24,16 @@ TESTED_ELSEWHERE = {
     "router/accounts.py": "test_gateway.py",  # parts of one request's line, tested as clients see it
     "router/forwarding.py": "test_gateway.py",
     "router/member_wiring.py": "test_membership.py",
+    "router/ports.py": "test_web.py",  # opened by every test that asks a router
+    "router/side_connection.py": "test_web.py",
+    "router/http/listener.py": "test_server.py",  # values only
     "router/tenant_wiring.py": "test_tenants.py",  # wiring, seen by what a whole router does
     "router/tenant_file.py": "test_tenants_cli.py",  # seen by what the command does to a file
     "router/tenant_metrics.py": "test_tenants.py",
     "router/placing.py": "test_gateway.py",
     "router/insight.py": "test_tracing.py",  # wiring, seen by what is on and what is off
     "router/sim_arguments.py": "test_sim_cli.py",  # one command's options, seen by what they do
+    "router/bench_arguments.py": "test_bench_cli.py",
     "router/sections.py": "test_config.py",  # values only
     "router/http/exchange.py": "test_upstream.py",  # values only
     "router/http/connection.py": "test_upstream.py",  # one connection, as the way to a replica uses it

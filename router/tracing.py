@@ -27,6 +27,7 @@ from router.placing import Placed
 
 Serve = Callable[[Call, Reply], Awaitable[None]]
 
+_TRIED_S = 4.0  # for a batch, retries included: a collector that is gone must not keep the router from ending
 _W3C = TraceContextTextMapPropagator()
 _CONTEXT = (b"traceparent", b"tracestate")
 _OPERATIONS = {
@@ -136,5 +137,6 @@ def exporting(endpoint: str) -> TracerProvider:
     provider = TracerProvider(
         resource=Resource.create({**named, "service.version": __version__}), shutdown_on_exit=False
     )
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=url)))
+    timeout_s = None if "OTEL_EXPORTER_OTLP_TIMEOUT" in os.environ else _TRIED_S
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=url, timeout=timeout_s)))
     return provider

@@ -1,8 +1,12 @@
 """Spans as a collector would get them, and the trace context as a replica gets it."""
 
+import asyncio
 import re
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -141,7 +145,7 @@ async def test_requests_at_once_keep_their_own_spans(spans):
 
 def test_an_endpoint_gets_its_path(monkeypatch):
     urls = []
-    monkeypatch.setattr(router.tracing, "OTLPSpanExporter", lambda endpoint: urls.append(endpoint) or Silent())
+    monkeypatch.setattr(router.tracing, "OTLPSpanExporter", lambda endpoint, timeout: urls.append(endpoint) or Silent())
     for endpoint in ("http://c:4318", "http://c:4318/", "https://c/own/traces"):
         router.tracing.exporting(endpoint).shutdown()
     assert urls == ["http://c:4318/v1/traces", "http://c:4318/v1/traces", "https://c/own/traces"]
@@ -149,6 +153,37 @@ def test_an_endpoint_gets_its_path(monkeypatch):
 
 class Silent(InMemorySpanExporter):
     pass
+
+
+async def test_spans_reach_a_collector_before_the_router_ends():
+    taken = []
+
+    async def collect(request: web.Request) -> web.Response:
+        taken.append((request.path, ExportTraceServiceRequest.FromString(await request.read())))
+        return web.Response(body=b"", content_type="application/x-protobuf")
+
+    application = web.Application()
+    application.router.add_post("/{path:.*}", collect)
+    async with (
+        TestServer(application) as collector,
+        fake_replica(said(ok(USAGE))) as replica,
+        router_over(replica, tracing__endpoint=str(collector.make_url("/"))) as up,
+    ):
+        await posted(up.url, SECRET)
+    (told,) = taken
+    assert told[0] == "/v1/traces"
+    (spans,) = told[1].resource_spans
+    assert [span.name for span in spans.scope_spans[0].spans] == ["POST /v1/completions"]
+    named = {one.key: one.value.string_value for one in spans.resource.attributes}
+    assert named["service.name"] == "prefix-router"
+    assert b"secret" not in told[1].SerializeToString()
+
+
+async def test_a_collector_that_is_gone_hurts_nobody(caplog):
+    async with asyncio.timeout(15):
+        async with fake_replica() as replica, router_over(replica, tracing__endpoint="http://127.0.0.1:9") as up:
+            assert (await posted(up.url, SECRET)).status == 200
+    assert "secret" not in caplog.text
 
 
 async def test_without_the_extra_it_says_what_to_install(monkeypatch):

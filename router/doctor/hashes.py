@@ -48,7 +48,7 @@ def sharing(prompts: Prompts, block_tokens: int, hit_fraction: HitFraction) -> S
     for _, blocks in known:
         shared.append(_leading(blocks, uses))
         uses.update(blocks)
-    depths = sorted(_head(blocks, uses, max(2, _HEAD_SHARE * len(known))) for _, blocks in known)
+    depths = sorted(_head(blocks, uses, max(3, _HEAD_SHARE * len(known))) for _, blocks in known)
     shared_later = sorted(shared[1:]) or [0]
     firsts = Counter(blocks[0] for _, blocks in known)
     return Sharing(

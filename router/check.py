@@ -26,7 +26,7 @@ from router.models import cards
 from router.parity import PROBES, Ask, parity
 from router.probes import ProbeError, answer, model_entries, server_of, session
 from router.ranks import Ranks, rank_of
-from router.readers import reader_for
+from router.readers import Picked, reader_for
 from router.sections import ReplicaAddress
 from router.templates import TemplateError
 from router.tokenizers import TokenizerError
@@ -102,14 +102,44 @@ async def asked_all(config: Config, key: str | None, *, probe: bool = False) -> 
         ranks = Ranks(config.data_parallel_ranks, partial(answer, client))
         split = await asyncio.gather(*(ranks.split(replica) for replica in config.replicas))
         config = config.model_copy(update={"replicas": tuple(chain.from_iterable(split))})
-        replicas = await asyncio.gather(*(_checked(config, replica, client) for replica in config.replicas))
+        readers = _Readers(config)
+        replicas = await asyncio.gather(*(_checked(config, replica, client, readers) for replica in config.replicas))
         await _events(config, replicas, client)
         if probe:
             await asyncio.gather(*(_proved(found, client) for found in replicas))
     return Checkup(list(replicas), _differences(replicas, _PROBLEMS), _differences(replicas, _NOTES))
 
 
-async def _checked(config: Config, replica: ReplicaAddress, client: aiohttp.ClientSession) -> Checked:
+class _Readers:
+    """The reader of each model, loaded once however many replicas serve it: a large tokenizer takes 300 MB."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._loading: dict[str, asyncio.Future[Picked]] = {}
+
+    async def of(self, root: str, ask: Ask) -> Picked:
+        """Raises `UsageError`."""
+        wanted = self._config.tokenizer
+        if root not in self._loading:
+            load = partial(
+                reader_for,
+                root,
+                tokenizer=wanted.path,
+                where=wanted.where,
+                ask=ask,
+                block_tokens=self._config.block_tokens,
+                cache_bytes=self._config.limits.prompt_cache_bytes,
+            )
+            self._loading[root] = asyncio.ensure_future(asyncio.to_thread(load))
+        try:
+            return await self._loading[root]
+        except (TokenizerError, TemplateError) as error:
+            raise UsageError(f"tokenizer.path: {error}") from error
+
+
+async def _checked(
+    config: Config, replica: ReplicaAddress, client: aiohttp.ClientSession, readers: _Readers
+) -> Checked:
     found = Checked(replica.name, replica.url)
     try:
         status, _ = await answer(client, replica.url, "/health")
@@ -120,7 +150,7 @@ async def _checked(config: Config, replica: ReplicaAddress, client: aiohttp.Clie
         await _metrics(found, config.block_tokens, client)
         await _version(found, client)
         if found.models:
-            await _tokens(found, config, client)
+            await _tokens(found, readers, client)
             await _usage(found, client)
     except ProbeError as error:
         found.problems.append(f"{error}; is it running, and is {replica.url} its address?")
@@ -158,7 +188,7 @@ async def _metrics(found: Checked, block_tokens: int, client: aiohttp.ClientSess
         )
 
 
-async def _tokens(found: Checked, config: Config, client: aiohttp.ClientSession) -> None:
+async def _tokens(found: Checked, readers: _Readers, client: aiohttp.ClientSession) -> None:
     """Compare the router's reader with this replica's `/tokenize`."""
 
     async def ask(path: str, body: Any) -> Any:
@@ -170,19 +200,7 @@ async def _tokens(found: Checked, config: Config, client: aiohttp.ClientSession)
         except aiohttp.ClientError as error:
             raise ConnectionError(f"{path}: {type(error).__name__}") from error
 
-    wanted = config.tokenizer
-    try:
-        picked = await asyncio.to_thread(
-            reader_for,
-            found.root,
-            tokenizer=wanted.path,
-            where=wanted.where,
-            ask=ask,
-            block_tokens=config.block_tokens,
-            cache_bytes=config.limits.prompt_cache_bytes,
-        )
-    except (TokenizerError, TemplateError) as error:
-        raise UsageError(f"tokenizer.path: {error}") from error
+    picked = await readers.of(found.root, ask)
     found.template = await _template(ask, found.models[0])
     told = await parity(picked.reader, ask, found.models[0])
     found.tokens, found.tokens_reason = told.word, told.reason

@@ -26,8 +26,7 @@ from router.doctor_wiring import diagnosed
 from router.forwarding import Forwarding
 from router.gateway import Gateway
 from router.health import Watcher
-from router.http.messages import Limits
-from router.http.server import ClientConnection, Listener, Serve
+from router.http.listener import Serve
 from router.http.upstream import Upstream
 from router.identity import Identity
 from router.insight import shadow_policy, shadowed, traced
@@ -42,20 +41,20 @@ from router.models import Models, cards
 from router.openai import ROUTES
 from router.page import Page
 from router.placing import Placing
+from router.ports import Doors, administered, listening
 from router.probes import answer, session
 from router.record import Recorder
 from router.reload import InForce, Reload
 from router.retries import Retries
+from router.stalls import Stalls
 from router.tenant_wiring import wired
 from router.tls import facing_clients, towards_all
 from router.vigil import Vigil, answer_s
 
 _log = logging.getLogger("router.app")
 
-_BACKLOG = 4096  # connections that may arrive at once; a short queue costs the late ones a second
 _FIRST_ANSWERS_S = 3.0
 _READERS_S = 20.0
-_ENDING_S = 0.5  # what is still served when the router ends has had its time to drain
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,31 +72,11 @@ class Running:
     """Set when the router is about to end: `/health` says so."""
     readers: Readers
     metrics: Metrics
-    _listener: Listener
-    _server: asyncio.Server
-    _taken_over: web.Server
-    """Serves the client connections that asked for something else than a POST."""
+    doors: Doors
 
     async def drained(self, within_s: float) -> bool:
         """Take no new requests, let running ones end; True when all did in time."""
-        self._server.close()
-        self._taken_over.pre_shutdown()
-        for connection in list(self._listener.connections):
-            connection.close_when_idle()
-        try:
-            async with asyncio.timeout(within_s):
-                while self._busy():  # noqa: ASYNC110 -- once in a process's life, and no event tells of it
-                    await asyncio.sleep(0.05)
-        except TimeoutError:
-            for connection in list(self._listener.connections):
-                connection.abort()
-            for handler in self._taken_over.connections:
-                handler.force_close()
-            return False
-        return True
-
-    def _busy(self) -> bool:
-        return bool(self._taken_over.connections) or any(one.busy for one in self._listener.connections)
+        return await self.doors.drained(within_s)
 
 
 def recording(config: Config, clock: Callable[[], float], stack: AsyncExitStack) -> Recorder | None:
@@ -149,9 +128,11 @@ async def running(config: Config) -> AsyncIterator[Running]:
         losses = Losses(fleet, clock, ROUTES, blind=not getattr(policy, "uses_prefixes", True))
         admission = admission_of(config.admission, lambda request: fleet.view(request, clock()), clock)
         shadows = shadowed(config, seconds)
+        stalls = await stack.enter_async_context(Stalls())
         others = (
             *tenants.families,
             losses.collect,
+            stalls.collect,
             *(one.collect for one in shadows),
             *([admission.collect] if admission else []),
         )
@@ -205,30 +186,13 @@ async def running(config: Config) -> AsyncIterator[Running]:
         await watcher.first_answers(_FIRST_ANSWERS_S)
         await readers.ready(_READERS_S)  # or the first seconds' requests go by load, on a loop that loads beside them
         serve = traced(stack, config, gateway, accounts)
-        listener, server, taken_over = await _listening(
-            stack, config, gateway, serve, watcher, stopping, told_all=not tenants.on
-        )
-        host, port = server.sockets[0].getsockname()[:2]
+        doors = await _public(stack, config, gateway, serve, watcher, stopping, told_all=not tenants.on)
+        reload.patience = doors.sweep
         page = Page(config, policy, metrics=metrics, watcher=watcher, events=events, accounts=accounts)
         admin_url = await _administered(
             stack, config, gateway, watcher, metrics, page, reload.membership, events, shown_too
         )
-        url = shown(host, port, tls=config.listen.cert_file is not None)
-        up = Running(
-            url,
-            admin_url,
-            gateway,
-            fleet,
-            watcher,
-            events,
-            reload,
-            stopping,
-            readers,
-            metrics,
-            listener,
-            server,
-            taken_over,
-        )
+        up = Running(doors.url, admin_url, gateway, fleet, watcher, events, reload, stopping, readers, metrics, doors)
         _log.info(
             "serving %s with %s over %d replicas; admin on %s", up.url, config.policy.name, len(upstreams), admin_url
         )
@@ -257,7 +221,7 @@ async def _kept_vigil(
     await stack.enter_async_context(vigil)
 
 
-async def _listening(
+async def _public(
     stack: AsyncExitStack,
     config: Config,
     gateway: Gateway,
@@ -266,12 +230,9 @@ async def _listening(
     stopping: asyncio.Event,
     *,
     told_all: bool,
-) -> tuple[Listener, asyncio.Server, web.Server]:
-    """The client port: the data plane, and behind it the application for everything that is not a POST.
-
-    Its `/health` tells how many replicas are open, and `told_all` also which and where they are.
-    """
-    from router.web import public_application, state, taking_over
+) -> Doors:
+    """The client port. Its `/health` tells how many replicas are open, and `told_all` also which and where they are."""
+    from router.web import public_application, state
 
     def health() -> dict[str, Any]:
         told = {"stopping": stopping.is_set(), **state(watcher)}
@@ -280,22 +241,7 @@ async def _listening(
     application = public_application(
         gateway, serve, models=watcher.models, health=health, body_bytes=config.limits.body_bytes
     )
-    runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=_ENDING_S)
-    await runner.setup()
-    stack.push_async_callback(runner.cleanup)
-    connections: set[ClientConnection] = set()
-    limits = Limits(config.limits.header_bytes, config.limits.body_bytes)
-    taken_over = runner.server
-    assert taken_over is not None  # noqa: S101 -- set up above
-    otherwise, known = taking_over(taken_over, limits.header_bytes), gateway.tenants.known
-    listener = Listener(serve, limits, otherwise, connections, known)
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(
-        listener, config.listen.host, config.listen.port, backlog=_BACKLOG, ssl=facing_clients(config.listen)
-    )
-    stack.callback(_aborted, connections)
-    stack.callback(server.close)
-    return listener, server, taken_over
+    return await listening(stack, config, serve, gateway.tenants.known, application, facing_clients(config.listen))
 
 
 async def _administered(
@@ -310,7 +256,7 @@ async def _administered(
     more: Iterable[web.RouteDef],
 ) -> str:
     from router.member_routes import member_routes
-    from router.web import admin_application, state, taking_over
+    from router.web import admin_application, state
 
     application = admin_application(
         gateway,
@@ -319,24 +265,5 @@ async def _administered(
         body_bytes=config.limits.body_bytes,
         routes=[*page.routes(), *member_routes(membership, config), *more],
     )
-    runner = web.AppRunner(application)
-    await runner.setup()
-    stack.push_async_callback(runner.cleanup)
     await stack.enter_async_context(page)
-    assert runner.server is not None  # noqa: S101 -- set up above
-    connections = taking_over(runner.server, config.limits.header_bytes)
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(connections, config.admin.host, config.admin.port)
-    stack.callback(server.close)
-    host, port = server.sockets[0].getsockname()[:2]
-    return shown(host, port)
-
-
-def _aborted(connections: set[ClientConnection]) -> None:
-    for connection in list(connections):
-        connection.abort()
-
-
-def shown(host: str, port: int, *, tls: bool = False) -> str:
-    """The URL of a port."""
-    return f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+    return await administered(stack, config, application)

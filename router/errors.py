@@ -5,7 +5,7 @@
         ConfigError         a setting that is unknown, ill-typed or contradicts another
       RequestError          answered to the client as OpenAI-shaped JSON; the class knows the status
         BadRequest 400 · Unauthorized 401 · NotSalted 403 · NotAllowed 403 · UnknownModel 404 · NotServed 404
-        BodyTooLarge 413 · RateLimited 429 · HeadTooLarge 431
+        ClientTooSlow 408 · BodyTooLarge 413 · RateLimited 429 · HeadTooLarge 431
         QueueFull 429 · NotImplementedHere 501 · ReplicaUnreachable 502 · NoReplicaAvailable 503 · WaitedTooLong 503
         ReplicaTimedOut 504
 
@@ -113,6 +113,19 @@ class NotServed(RequestError):  # noqa: N818 -- named after what it says
     status = 404
     kind = "invalid_request_error"
     code = "path_not_served"
+
+
+class ClientTooSlow(RequestError):  # noqa: N818 -- named after what happened
+    """The client did not finish a head, or fell silent in a body."""
+
+    status = 408
+    kind = "invalid_request_error"
+    code = "client_too_slow"
+
+    @classmethod
+    def over(cls, phase: str, after_s: float) -> "ClientTooSlow":
+        setting = "client_head_s" if phase == "head" else "client_body_idle_s"
+        return cls(f"the request's {phase} did not go on within timeouts.{setting} = {after_s:g} s")
 
 
 class BodyTooLarge(RequestError):  # noqa: N818 -- named after the HTTP status it is

@@ -13,7 +13,7 @@ from router.accounts import Accounts
 from router.config import Config
 from router.errors import ConfigError
 from router.gateway import Gateway
-from router.http.server import Serve
+from router.http.listener import Serve
 from router.openai import ROUTES
 
 if TYPE_CHECKING:

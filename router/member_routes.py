@@ -24,7 +24,8 @@ from router.config import Config
 from router.errors import BadRequest, ConfigError, NotAllowed, RequestError
 from router.membership import Membership
 from router.sections import ReplicaAddress
-from router.web import error_response, json_response
+from router.side_connection import error_response
+from router.web import json_response
 
 PATH = "/admin/replicas"
 _WORDS = ("add", "drain", "remove")

@@ -15,8 +15,10 @@ from router.config import Config
 from router.discovery import Discovery
 from router.errors import ConfigError
 from router.http.exchange import Timeouts
+from router.http.patience import Sweep
 from router.http.upstream import Upstream
 from router.membership import Membership
+from router.ports import patience_of
 from router.settings import values
 from router.tls import checked
 
@@ -76,6 +78,8 @@ class Reload:
         self._discovery = discovery
         self._upstreams = upstreams
         self._levelled = levelled
+        self.patience: Sweep | None = None
+        """Who looks after slow clients, once there can be any."""
 
     def __repr__(self) -> str:
         return f"<Reload {self.config.policy.name}, {len(self.config.replicas)} replicas>"
@@ -118,6 +122,8 @@ class Reload:
         self._discovery.dns_s = new.dns_s
         for upstream in self._upstreams.values():
             upstream.timeouts = timeouts_of(new)
+        if self.patience is not None:
+            self.patience.patience = patience_of(new)
         await self._discovery.rewritten(new.replicas, self.membership)
 
 

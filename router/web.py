@@ -11,62 +11,18 @@ from typing import Any
 
 import orjson
 from aiohttp import web
-from aiohttp.http_exceptions import LineTooLong
 
-from router.errors import BadRequest, BodyTooLarge, HeadTooLarge, NoReplicaAvailable, NotServed, RequestError
+from router.errors import BodyTooLarge, NoReplicaAvailable, NotServed, RequestError
 from router.gateway import Gateway
 from router.health import Watcher
+from router.http.listener import Serve
 from router.http.messages import Call, Framing, Headers, Source, origin_form, without_hop_by_hop
-from router.http.server import Serve
 from router.kv_events import KvEvents, KvState
+from router.side_connection import error_response, followed
 
 _QUEUED_BYTES = 64 * 1024  # a reply that waits for a slow client stops the replica at this much
 
 Json = dict[str, Any]
-
-
-class QuietHandler(web.RequestHandler):
-    """aiohttp's connection, which by itself tells client and log the bytes it could not read: a credential, maybe."""
-
-    __slots__ = ()
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,  # noqa: ARG002 -- holds the bytes
-    ) -> web.StreamResponse:
-        if status >= 500:
-            self.log_exception("a request failed by a fault of the router", exc_info=exc)
-        if request.writer.output_size > 0:
-            raise ConnectionError("the reply has begun, so no error can be told")
-        if status >= 500:
-            error = RequestError("the router failed to serve this request; its log says why")
-        elif isinstance(exc, LineTooLong):
-            error = HeadTooLarge("a line of the request's head exceeds limits.header_bytes")
-        else:
-            error = BadRequest("the request is not valid HTTP")
-        response = error_response(error)
-        response.force_close()
-        return response
-
-
-def taking_over(server: web.Server, header_bytes: int) -> Callable[[], QuietHandler]:
-    """Makes the connections of `server`, from their first byte or from bytes that were read elsewhere."""
-    loop = asyncio.get_running_loop()
-
-    def handler() -> QuietHandler:
-        return QuietHandler(
-            server,
-            loop=loop,
-            access_log=None,  # type: ignore[arg-type]  # None is how it is turned off
-            auto_decompress=False,
-            max_line_size=header_bytes,
-            max_field_size=header_bytes,
-        )
-
-    return handler
 
 
 class QueuedReply:
@@ -214,11 +170,6 @@ def json_response(body: object, status: int = 200) -> web.Response:
     return web.Response(body=orjson.dumps(body), status=status, content_type="application/json")
 
 
-def error_response(error: RequestError) -> web.Response:
-    headers = {name.decode(): value.decode() for name, value in error.headers}
-    return web.Response(body=error.body, status=error.status, headers=headers)
-
-
 def public_application(
     gateway: Gateway, serve: Serve, *, models: Callable[[], bytes], health: Callable[[], Json], body_bytes: int
 ) -> web.Application:
@@ -242,7 +193,7 @@ def public_application(
     async def anything(request: web.Request) -> web.StreamResponse:
         return await passed_on(serve, request)
 
-    application = web.Application(client_max_size=body_bytes)
+    application = web.Application(client_max_size=body_bytes, middlewares=[followed])
     application.router.add_get("/health", healthy)
     application.router.add_get("/ready", healthy)
     application.router.add_get("/v1/models", served)
@@ -278,7 +229,7 @@ def admin_application(
     async def unknown(_: web.Request) -> web.Response:
         return error_response(NotServed("the admin port serves GET /, /metrics, /state and /health, and POST /explain"))
 
-    application = web.Application(client_max_size=body_bytes)
+    application = web.Application(client_max_size=body_bytes, middlewares=[followed])
     application.router.add_get("/metrics", exposition)
     application.router.add_get("/state", state)
     application.router.add_get("/health", state)

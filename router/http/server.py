@@ -206,8 +206,8 @@ class ClientConnection(asyncio.Protocol):
             self._waiting.append((Call(b"", b"", [], b"", b"", ""), False, 1))
             return
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        self._body = []
         call = Call(method, origin_form(self._url), self._passed_on, body, self._host, self._peer)
+        self._body = []
         self._waiting.append((call, keep_alive, self._minor_read))
 
     def _next(self) -> None:
@@ -307,8 +307,6 @@ class ClientConnection(asyncio.Protocol):
         self._transport.write_eof()
         asyncio.get_running_loop().call_later(_LINGER_S, self._transport.abort)
 
-    # -- time ------------------------------------------------------------------------------------------------------
-
     def progress(self) -> Progress | None:
         """How far the client is; None while it waits for the router."""
         if self._task is not None or self._lingering:
@@ -318,10 +316,7 @@ class ClientConnection(asyncio.Protocol):
         return (HEAD if self._head_open else BODY, self._requests, self._body_bytes)
 
     def given_up(self, phase: str, after_s: float) -> None:
-        if phase == KEPT:
-            self._transport.close()
-        else:
-            self._refuse(ClientTooSlow.over(phase, after_s))
+        self._transport.close() if phase == KEPT else self._refuse(ClientTooSlow.over(phase, after_s))
 
     def close_when_idle(self) -> None:
         """Draining: finish what is being served, then close."""

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.http.listener import Listener
 from router.http.messages import Framing, Limits
-from router.http.server import ClientConnection, Listener
+from router.http.server import ClientConnection
 from tests.fakes import (
     BODY,
     IDLE,

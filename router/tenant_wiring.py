@@ -26,6 +26,9 @@ from router.tenants import CREDENTIALS, Door, OpenDoor, Tenants
 
 _log = logging.getLogger("router.tenants")
 
+LOOK_S = 1.0
+"""Seconds between two looks at the files; a change is in force after two."""
+
 _SHARED = "tenants are off: every client shares the replicas' prefix caches"
 
 
@@ -53,7 +56,7 @@ async def wired(
         return Wired(OpenDoor(), frozenset(), (), _SHARED, False)
     register: Current[Register] = Fixed(Register())
     if config.tenants.file is not None:
-        register = await stack.enter_async_context(Reread(Path(config.tenants.file), read))
+        register = await stack.enter_async_context(Reread(Path(config.tenants.file), read, interval_s=LOOK_S))
     tokens = await _tokens(config, stack)
     counts = TenantCounts(register)
     door = Tenants(
@@ -78,7 +81,7 @@ async def _salts(config: Config, environment: Mapping[str, str], stack: AsyncExi
     path = Path(wanted.salt_secret_file) if wanted.salt_secret_file is not None else None
     if path is None:
         return Fixed(salts(None, environment, wanted.salt_overlap_s))
-    found = Reread(path, lambda file: secret_file(file, wanted.salt_overlap_s))
+    found = Reread(path, lambda file: secret_file(file, wanted.salt_overlap_s), interval_s=LOOK_S)
     if readable_by_others(path):
         _log.warning("%s may be read by everybody on this machine; chmod 600 it", path)
     return await stack.enter_async_context(found)
@@ -99,4 +102,4 @@ async def _tokens(config: Config, stack: AsyncExitStack) -> Current[Tokens] | No
         keys = read_keys(path, wanted.algorithms)
         return Tokens(keys, wanted.algorithms, issuer, audience, wanted.claim)
 
-    return await stack.enter_async_context(Reread(Path(wanted.key_file), made))
+    return await stack.enter_async_context(Reread(Path(wanted.key_file), made, interval_s=LOOK_S))

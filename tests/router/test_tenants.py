@@ -1,15 +1,22 @@
 """Tenants as their clients see them: who comes in, what replicas get, what is told to whom."""
 
 import asyncio
+import gc
 import json
 import logging
+import tracemalloc
 
 import pytest
 
 from router.errors import BadRequest, ConfigError, HeadTooLarge, Unauthorized
+from router.metrics import Outcome
+from router.quotas import Quotas
+from router.rereading import Fixed
+from router.salted_paths import SaltedPaths
 from router.salts import Salts
-from router.tenant_keys import Tenant
-from router.tenants import LONGEST_BYTES, credential
+from router.tenant_keys import Register, Tenant, hashed
+from router.tenant_metrics import LABELS, TenantCounts
+from router.tenants import LONGEST_BYTES, Tenants, credential
 from tests.fakes import BODY, IDLE, client_of, fake_replica, load_of, ok, post, posted, router_over, until
 from tests.tenanted import ALPHA, BETA, SECRET, bearer, tenanted, tenants_text
 
@@ -289,21 +296,105 @@ async def test_a_dry_run_names_its_tenant_and_predicts_nothing_of_another(tmp_pa
         assert (matched["beta"], matched[""]) == (0, 0)
 
 
-async def test_requests_go_on_while_the_file_changes(tmp_path):
+async def test_requests_go_on_while_the_file_changes(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("router.tenant_wiring.LOOK_S", 0.01)
+    file = tmp_path / "tenants.toml"
+    new = "sk-test-gamma-key"
     async with fake_replica() as replica, tenanted(tmp_path, replica) as up:
+        statuses: dict[str, list[int]] = {ALPHA: [], BETA: [], new: []}
         stop = asyncio.Event()
 
-        async def asks(key: str) -> set[int]:
-            found = set()
+        async def asks(key: str) -> None:
             while not stop.is_set():
-                found.add((await posted(up.url, BODY, bearer(key))).status)
-            return found
+                statuses[key].append((await posted(up.url, BODY, bearer(key))).status)
 
-        asking = [asyncio.ensure_future(asks(ALPHA)), asyncio.ensure_future(asks("sk-test-gamma-key"))]
-        (tmp_path / "tenants.toml").write_text(tenants_text().replace("beta", "gamma") + "[tenants.beta\n")
-        await asyncio.to_thread(lambda: None)
-        (tmp_path / "tenants.toml").write_text(tenants_text().replace("beta", "renamed"))
-        text = "router_tenant_requests_total"
-        await until(lambda: text in up.metrics.exposition().decode())
+        asking = [asyncio.ensure_future(asks(key)) for key in statuses]
+        file.write_text(tenants_text() + "[tenants.half")
+        await until(lambda: "stays in force" in caplog.text)
+        assert "router_tenants_file_faulty 1.0" in up.metrics.exposition().decode()
+        file.write_text(tenants_text().replace(hashed(BETA), hashed(new)))
+        await until(lambda: statuses[new][-1] == 200 and statuses[BETA][-1] == 401)
+        assert "router_tenants_file_faulty 0.0" in up.metrics.exposition().decode()
         stop.set()
-        assert await asyncio.gather(*asking) == [{200}, {401}]
+        await asyncio.gather(*asking)
+    assert set(statuses[ALPHA]) == {200}
+    assert statuses[BETA] == sorted(statuses[BETA])
+    assert statuses[new] == sorted(statuses[new], reverse=True)
+
+
+async def test_a_token_comes_in_under_its_tenants_name_and_limits(tmp_path):
+    jwt = pytest.importorskip("jwt")
+    secret = "jwt-secret-0123456789abcdefghijklmnop"
+    (tmp_path / "jwt").write_text(secret)
+    settings = {
+        "jwt__key_file": str(tmp_path / "jwt"),
+        "jwt__algorithms": "HS256",
+        "jwt__issuer": "us",
+        "jwt__audience": "router",
+    }
+    claims = {"iss": "us", "aud": "router", "exp": 4_000_000_000}
+    text = tenants_text(beta="requests_per_minute = 1")
+    async with fake_replica() as replica, tenanted(tmp_path, replica, text=text, **settings) as up:
+
+        async def asked(**more: object) -> int:
+            token = jwt.encode(claims | more, secret, "HS256")
+            return (await posted(up.url, BODY, bearer(token))).status
+
+        assert await asked(sub="alpha") == 200
+        assert salt_seen(replica) == SALT_OF["alpha"]
+        assert [await asked(sub="beta"), await asked(sub="beta")] == [200, 429]
+        assert await asked(sub="in-no-file") == 200
+        assert await asked(sub="alpha", aud="else") == 401
+        unsigned = jwt.encode(claims | {"sub": "alpha"}, None, "none")
+        assert (await posted(up.url, BODY, bearer(unsigned))).status == 401
+        assert (await posted(up.url, BODY, bearer(ALPHA))).status == 200
+        told = up.metrics.exposition().decode()
+        assert 'router_tenant_requests_total{outcome="ok",tenant="other"} 1.0' in told
+        assert not [line for line in told.splitlines() if line.startswith("router_tenant_") and "in-no-file" in line]
+
+
+def finished(**more: object) -> Outcome:
+    usual = {"route": "/v1/completions", "model": "m", "replica": "r1", "reason": "x", "status": 200, "outcome": "ok"}
+    usual |= {"duration_s": 1.0, "ttft_s": None, "prompt_tokens": 9, "available_tokens": 0, "predicted_tokens": 0}
+    usual |= {"delivered_tokens": None, "output_tokens": 3, "basis": "exact", "retries": 0}
+    return Outcome(**(usual | more))
+
+
+def test_neither_tenants_nor_users_make_labels_grow():
+    register = Register([Tenant(f"t{number}") for number in range(10_000)])
+    counts = TenantCounts(Fixed(register))
+    for number in range(10_000):
+        counts.answered(f"t{number}", finished())
+        counts.answered(f"user-{number}", finished())
+    families = list(counts.collect())
+    labels = {sample.labels.get("tenant") for family in families for sample in family.samples} - {None}
+    assert len(labels) == LABELS + 1
+    requests = {sample.labels["tenant"]: sample.value for sample in families[0].samples}
+    assert requests["other"] == 10_000 - LABELS + 10_000
+    assert "1000 tenants" in repr(counts)
+
+
+async def test_many_names_leave_nothing_behind():
+    """A token may name anybody: nothing of who came once may stay."""
+    register: Fixed[Register] = Fixed(Register())
+    quotas, counts = Quotas(lambda: 0.0), TenantCounts(register)
+    door = Tenants(
+        register=register,
+        salts=Fixed(SALTS),
+        tokens=None,
+        paths=SaltedPaths(),
+        quotas=quotas,
+        counts=counts,
+        wall_clock=lambda: 0.0,
+    )
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for number in range(20_000):
+            with door.named(f"user-{number}") as guest:
+                door.answered(guest.name, finished())
+        used_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert used_bytes < 100_000
+    assert len(quotas) == 0

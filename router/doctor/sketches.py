@@ -5,7 +5,6 @@ has seen before the shape of the changing value in it is kept: that there is a c
 outlives `sketch`. Not here: the doctor with text (`checkup`), and what is kept of many prompts (`live`).
 """
 
-from collections import Counter
 from collections.abc import Iterable, MutableMapping, Sequence
 from itertools import islice
 
@@ -16,10 +15,11 @@ from router.doctor.divergence import matched
 from router.doctor.families import chunks, hashed
 from router.doctor.parts import Asked, Part, canonical
 
-_HEAD_CHUNKS = 512
+_HEAD_CHUNKS = 256
 _SHAPED_CHARS = 400
 _LOOKS = 24
 _ROOT = -1
+_SHORT = 40  # characters
 
 
 class Unit(Struct, frozen=True):
@@ -166,10 +166,7 @@ def _kind(
         return _of_tools(a, b, come)
     if any(a.places[unit.part].opaque for unit in gone) or any(b.places[unit.part].opaque for unit in come):
         return "image_first", "certain"
-    behind_a = Counter(unit.key for unit in a.units[ahead:] if unit.chars > 40)
-    behind_b = Counter(unit.key for unit in b.units[ahead:] if unit.chars > 40)
-    moved = (behind_a & behind_b).total()
-    if place.role == "documents" or (moved > 1 and come and gone and {unit.key for unit in come} <= set(behind_a)):
+    if place.role == "documents" or _moved(a, gone, come, ahead):
         return "document_order", "likely"
     messages = {a.places[unit.part].message for unit in gone} - {None, 0}
     fresh = {b.places[unit.part].message for unit in come} - {None}
@@ -183,6 +180,12 @@ def _kind(
         return named, "likely"
     in_head = place.role in ("system", "developer", "") or place.message in (None, 0, 1)
     return ("varying_text", "guess") if in_head else ("", "guess")
+
+
+def _moved(a: Sketch, gone: Sequence[Unit], come: Sequence[Unit], ahead: int) -> bool:
+    """Whether all that came stands elsewhere behind the gap in the earlier prompt."""
+    long = {unit.key for unit in come if unit.chars > _SHORT}
+    return bool(long and gone) and long <= set(a.keys[ahead + len(gone) :])
 
 
 def _of_tools(a: Sketch, b: Sketch, come: Sequence[Unit]) -> tuple[str, Sureness]:

@@ -31,6 +31,7 @@ bench: .venv/.test
 	@$(BIN)/python bench/kv_ingest.py
 	@$(BIN)/python bench/simulator.py
 	@$(BIN)/python bench/tenants.py
+	@$(BIN)/python bench/fairness.py
 	@$(BIN)/python bench/data_plane.py
 	@$(BIN)/python bench/compare_policies.py
 

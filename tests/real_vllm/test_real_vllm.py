@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from router.check import asked_all
+from router.isolation import PATHS, paired
 from router.kv_standing import EXACT
 from router.openai import CHAT, COMPLETIONS
+from router.probes import session
 from router.prompts import LocalReader
 from tests.fakes import until
 from tests.real_vllm.engines import BLOCK_TOKENS, Engine, Engines
@@ -119,6 +122,14 @@ async def test_tenants_share_no_cache(engines: Engines, listeners: Listeners, tm
         assert cached[:2] == [0, 0]
         assert cached[2] == cached[3] > 0
         assert [told["predicted_tokens"] for told in found.outcomes] == cached
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_salts_keep_tenants_apart_on_every_path(engines: Engines, path: str) -> None:
+    async with session(timeout_s=PATIENCE_S, key=None) as client:
+        pair = await paired(client, engines.all[0].url, path, "tiny", most_tokens=1000)
+    assert pair is not None
+    assert (pair.word, pair.others_tokens) == ("apart", 0)
 
 
 async def test_clients_that_leave(engines: Engines, listeners: Listeners) -> None:

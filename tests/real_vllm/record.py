@@ -36,6 +36,7 @@ async def steps(engines: real.Engines, listeners: dict[str, Listener]) -> list[d
                 engines.kill(engines.all[0])
                 engines.start(engines.all[0])
                 await asyncio.sleep(3)  # until the router has noticed
+                found.append({"restarted": engines.all[0].name})
             route, body = traffic.next()
             if sampled_once(body):
                 found.append(await step(one, reader, route, body, traffic))

@@ -10,7 +10,7 @@ from typing import Protocol
 import httptools
 
 from router.http.exchange import Attempt, BrokenOff, Ending, Lost, TimedOut, Timeouts, UpstreamError
-from router.http.messages import Framing, Headers, Reply, without_hop_by_hop
+from router.http.messages import Framing, Headers, Reply, without_empty_lines, without_hop_by_hop
 
 _HEAD_BYTES = 256 * 1024  # a reply head larger than this is no HTTP
 _TAIL_BYTES = 32 * 1024  # how much of a reply's end is kept for reading usage
@@ -98,6 +98,8 @@ class ReplicaConnection(asyncio.Protocol):
         if self._surplus:
             self._broke_off("the replica sent bytes beyond the end of its reply")
             return
+        if self._complete:
+            data = without_empty_lines(data, self._headers, self._last)
         if self._flowing:
             reply.write(data)
         elif self._headed:
@@ -216,7 +218,7 @@ class ReplicaConnection(asyncio.Protocol):
         if not self._framed and framing is not Framing.NONE and self._first:
             self._pieces = [self._first]
         self._headed = True
-        self._head = b""
+        self._head = self._first = b""
         self._reply.head(self._status, self._reason or b"Unknown", headers, framing)
         self._written_on = True
         return data[end:]

@@ -128,3 +128,22 @@ def without_hop_by_hop(headers: Headers) -> Headers:
             named.append(field[1])
     also = {token.strip().lower() for value in named for token in value.split(b",")} - HOP_BY_HOP
     return [field for field in kept if field[0].lower() not in also] if also else kept
+
+
+def without_empty_lines(data: bytes, headers: Headers, body: bytes) -> bytes:
+    """The end of a message, less empty lines behind it, which a sender may add and a reader must pass over.
+
+    `body` is the end of its body, whether that is more or less than what of it is in `data`.
+    """
+    if not data.endswith(b"\r\n"):
+        return data
+    if not body or any(name.lower() == b"transfer-encoding" for name, _ in headers):
+        while data.endswith(b"\r\n\r\n\r\n"):  # a head without a body, and chunks, end with one empty line
+            data = data[:-2]
+        return data
+    bare = data
+    while not (bare.endswith(body) or body.endswith(bare)):
+        if not bare.endswith(b"\r\n"):
+            return data
+        bare = bare[:-2]
+    return bare

@@ -2,7 +2,7 @@
 
 import pytest
 
-from router.http.messages import Call, origin_form, without_hop_by_hop
+from router.http.messages import Call, origin_form, without_empty_lines, without_hop_by_hop
 
 
 def test_headers_named_by_any_connection_header_are_dropped() -> None:
@@ -48,3 +48,27 @@ def test_a_whole_url_becomes_path_and_query(target: bytes, origin: bytes) -> Non
 )
 def test_the_path_is_what_the_engine_will_read(target: bytes, path: str) -> None:
     assert Call(b"POST", target, [], b"", b"", "").path == path
+
+
+SIZED = [(b"Content-Length", b"9")]
+CHUNKED = [(b"Transfer-Encoding", b"chunked")]
+
+
+@pytest.mark.parametrize("lines", [b"", b"\r\n", b"\r\n\r\n"])
+@pytest.mark.parametrize(
+    ("data", "headers", "body"),
+    [
+        pytest.param(b"HTTP/1.1 200 OK\r\nA: b\r\n\r\n{}", SIZED, b"{}", id="sized"),
+        pytest.param(b"x}", SIZED, b'{"a":"x}', id="the end of a body in another read"),
+        pytest.param(b"HTTP/1.1 200 OK\r\n\r\nab\r\n", SIZED, b"ab\r\n", id="a body that ends with a line end"),
+        pytest.param(b"5\r\nab\r\n\n\r\n0\r\n\r\n", CHUNKED, b"ab\r\n\n", id="chunked"),
+        pytest.param(b"0\r\nX: y\r\n\r\n", CHUNKED, b"ab", id="trailers"),
+        pytest.param(b"HTTP/1.1 204 No Content\r\n\r\n", [], b"", id="no body"),
+    ],
+)
+def test_empty_lines_behind_a_message_are_no_part_of_it(data, headers, body, lines) -> None:
+    assert without_empty_lines(data + lines, headers, body) == data
+
+
+def test_what_is_no_empty_line_stays() -> None:
+    assert without_empty_lines(b"{}x\r\n", SIZED, b"{}") == b"{}x\r\n"

@@ -335,6 +335,18 @@ async def test_surplus_bytes_never_reach_the_next_reply():
         assert (await posted(up.url)).body == b'{"n":3}'
 
 
+@pytest.mark.parametrize("answer", [ok(b"{}"), STREAM + chunk(b"data: 1\n\n") + chunk(b""), ok(b"x\r\n")])
+async def test_empty_lines_behind_a_reply_do_not_reach_the_client(answer):
+    async with fake_replica(answer + b"\r\n\r\n") as replica, router_over(replica) as up:
+        async with client_of(up.url) as client:
+            await client.send(post())
+            first = await client.reply()
+            await client.send(post())
+            second = await client.reply()  # raises when it does not begin with a status line
+            assert (first.body, first.head) == (second.body, second.head)
+        assert len({seen.connection for seen in replica.seen}) == 1
+
+
 async def test_a_large_event_passes():
     event = b"data: " + b"x" * 600_000 + b"\n\n"
     answer = STREAM + chunk(event) + chunk(b"data: [DONE]\n\n") + chunk(b"")

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from router.readers import TINY
 from tests.real_vllm import engines as real
 from tests.real_vllm.listener import Listener
 
@@ -25,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[real.Engines]:
     python = real.python()
     assert python is not None, "tests without it are skipped"
-    started = real.launched(python, real.tokenizer() or TINY, tmp_path_factory.mktemp("vllm"), count=real.COUNT)
+    started = real.launched(python, real.tokenizer(), tmp_path_factory.mktemp("vllm"), count=real.COUNT)
     yield started
     started.close()
 

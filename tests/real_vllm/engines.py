@@ -142,7 +142,6 @@ def python() -> str | None:
     return os.environ.get("ROUTER_TEST_VLLM")
 
 
-def tokenizer() -> Path | None:
-    """A folder with the tokenizer to give the model, if one is named."""
-    named = os.environ.get("ROUTER_TEST_TOKENIZER")
-    return Path(named) if named else None
+def tokenizer() -> Path:
+    """The folder with the tokenizer to give the model."""
+    return Path(os.environ["ROUTER_TEST_TOKENIZER"])

@@ -1,6 +1,6 @@
 """Records what two replicas found cached and told by events, request by request, for tests without an engine.
 
-    ROUTER_TEST_VLLM=PYTHON python -m tests.real_vllm.record TOKENIZER_FOLDER FILE.json.gz
+    ROUTER_TEST_VLLM=PYTHON ROUTER_TEST_TOKENIZER=FOLDER python -m tests.real_vllm.record FILE.json.gz
 
 Every request is followed by rest, so each step holds exactly the batches it caused. One replica is killed and started
 anew halfway. The one rule: a step holds token ids of invented words, and nothing of the machine.
@@ -63,11 +63,11 @@ async def step(one: Routed, reader: LocalReader, route: str, body: dict[str, Any
     }
 
 
-def main(tokenizer: Path, target: Path) -> None:
+def main(target: Path) -> None:
     python = real.python()
     assert python is not None, "ROUTER_TEST_VLLM names the Python that has vllm"
     with tempfile.TemporaryDirectory() as folder:
-        engines = real.launched(python, tokenizer, Path(folder), 2)
+        engines = real.launched(python, real.tokenizer(), Path(folder), 2)
         listeners = {one.name: Listener(f"tcp://127.0.0.1:{one.events}", "tiny") for one in engines.all}
         try:
             recorded = asyncio.run(steps(engines, listeners))
@@ -81,4 +81,4 @@ def main(tokenizer: Path, target: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]))

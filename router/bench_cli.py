@@ -41,7 +41,7 @@ async def measured(given: Arguments) -> "Report":
     """The whole run; until Ctrl-C, when that comes first."""
     from router.bench.about import about
     from router.bench.driver import connected
-    from router.bench.phases import Side, parts, run
+    from router.bench.phases import Side, parts, run, tried
     from router.bench.report import Report
     from router.bench.results import Target
     from router.errors import UsageError
@@ -61,6 +61,7 @@ async def measured(given: Arguments) -> "Report":
             found = await about(client, url, given.model)
             groups = _groups(given, found, plan, own)
             sides.append(Side(chr(ord("A") + place), found, groups, tuple(metrics) or (url,)))
+            await tried(client, sides[-1], plan)
         planned = tuple(parts(sides, plan))
         with _progress(planned) as watch:
             interrupted = await _until_interrupted(run(client, planned, plan, watch, phases))

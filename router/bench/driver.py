@@ -19,6 +19,8 @@ from router.usage import UNKNOWN, Usage
 LATE_S = 0.05
 """A request that got out more than this after it was due was late: far above what a healthy event loop needs."""
 _LEAD_S = 0.1
+_KEPT_S = 3.0
+"""An idle connection is let go before the server does (uvicorn: after 5 s), or a request would meet a closed one."""
 _JSON = {"Content-Type": "application/json"}
 
 
@@ -95,7 +97,7 @@ async def driven(
 async def connected(headers: Mapping[str, str], timeout_s: float) -> AsyncIterator[aiohttp.ClientSession]:
     """A client without limits of its own; `headers` go with every request, `timeout_s` is for each as a whole."""
     async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0),
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_S),
         timeout=aiohttp.ClientTimeout(total=timeout_s),
         headers={"User-Agent": "prefix-router", "Accept-Encoding": "identity", **headers},
         cookie_jar=aiohttp.DummyCookieJar(),

@@ -8,7 +8,7 @@ so that prompts under two marks cost the same. Not here: the user's own prompts 
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
 from typing import Any, Literal, Protocol
@@ -57,7 +57,7 @@ class Group(Protocol):
 
     @property
     def digest(self) -> str:
-        """What tells these prompts from others, the mark apart."""
+        """What tells these prompts from others, mark and model apart."""
 
     def prompt(self, number: int, mark: str) -> Prompt: ...
 
@@ -89,8 +89,8 @@ class Made:
 
     @property
     def digest(self) -> str:
-        first = self.prompt(0, mark_of("", "digest")).body + self.prompt(1, mark_of("", "digest")).body
-        return digest_of(first)
+        anyones = replace(self, shape=replace(self.shape, model=""))
+        return digest_of(b"".join(anyones.prompt(number, mark_of("", "digest")).body for number in range(2)))
 
     def prompt(self, number: int, mark: str) -> Prompt:
         shape = self.shape

@@ -93,8 +93,8 @@ class Traced:
 
     @property
     def digest(self) -> str:
-        mark = mark_of("", "digest")
-        return digest_of(b"".join(self.prompt(number, mark).body for number in range(min(100, self.requests))))
+        mark, anyones = mark_of("", "digest"), replace(self, shape=replace(self.shape, model=""))
+        return digest_of(b"".join(anyones.prompt(number, mark).body for number in range(min(100, self.requests))))
 
     def prompt(self, number: int, mark: str) -> Prompt:
         arrival, block_tokens = self.arrivals[number], self.block_tokens

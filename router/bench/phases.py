@@ -14,7 +14,8 @@ import aiohttp
 
 from router.bench.about import About, Counted, counted
 from router.bench.driver import Answer, Ask, driven
-from router.bench.groups import Group, mark_of
+from router.bench.groups import Group, Made, mark_of
+from router.errors import RouterError
 
 DEFAULT_RATE = 2.0
 
@@ -121,6 +122,29 @@ async def run(
         finally:
             if answers:
                 done.append(Phase(part, tuple(sorted(answers, key=_number)), difference, complete))
+
+
+async def tried(client: aiohttp.ClientSession, side: Side, plan: Plan) -> None:
+    """Ask once, unmeasured, on every path, so that a server's first request is none of the figures.
+
+    Raises `RouterError` when the server understands the request and does not take it: then none would be taken. Its
+    words are only told of made prompts, since it may repeat what it was sent.
+    """
+    seen: set[str] = set()
+    for group in side.groups:
+        prompt = group.prompt(0, mark_of(plan.run, "tried", side.name))
+        if prompt.path in seen:
+            continue
+        seen.add(prompt.path)
+        headers = {"Content-Type": "application/json", **prompt.headers}
+        try:
+            async with client.post(side.about.url + prompt.path, data=prompt.body, headers=headers) as answer:
+                told = (await answer.read()).decode("utf-8", "replace")
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            continue  # the phases tell of it, by kind
+        if 400 <= answer.status < 500 and answer.status not in (408, 425, 429):
+            words = f": {told.strip()[:300]}" if isinstance(group, Made) else ""
+            raise RouterError(f"{side.about.url} answers {answer.status} to {prompt.path}{words}")
 
 
 def asks(part: Part) -> Iterator[Ask]:

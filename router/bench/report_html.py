@@ -40,9 +40,7 @@ def page(report: Report) -> str:
             for one in report.compared
         ],
         bars=bars(rows),
-        settings=[
-            (name.replace("_", " "), value) for name, value in report.settings.items() if value not in (None, ())
-        ],
+        settings=[(name.replace("_", " "), _said(value)) for name, value in report.settings.items() if value],
         seconds=seconds,
     )
 
@@ -61,7 +59,13 @@ def bars(rows: tuple[Row, ...]) -> tuple[Bar, ...]:
             name=row.name,
             p50_fraction=max(0.0, p50 / longest),
             p95_fraction=max(0.0, p95 / longest),
-            told=f"{seconds(p50)}, 95 %: {seconds(p95)}",
+            told=f"median {seconds(p50)}, 95 % {seconds(p95)}",
         )
         for row, p50, p95 in known
     )
+
+
+def _said(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(f"{one:g}" for one in value)
+    return "yes" if value is True else str(value)

@@ -146,7 +146,7 @@ async def test_counters_are_read_where_answers_are_silent(server):
 
 async def test_ctrl_c_ends_the_load_and_not_the_report():
     async def script(exchange: Exchange):
-        if sum(seen.line.startswith(b"POST /v1/completions") for seen in replica.seen) == 4:
+        if sum(seen.line.startswith(b"POST /v1/completions") for seen in replica.seen) == 5:
             os.kill(os.getpid(), signal.SIGINT)
             await exchange.left()
             return
@@ -157,6 +157,19 @@ async def test_ctrl_c_ends_the_load_and_not_the_report():
     assert report.interrupted
     assert [row["requests"] for row in as_json(report)["phases"]] == [3]
     assert "interrupted" in report.notes[0]
+
+
+async def test_a_request_that_is_not_taken_is_told_before_the_load(server, tmp_path):
+    with pytest.raises(RouterError, match=r"answers 400 to /v1/chat/completions: .*maximum context length"):
+        await bench(server.url, "--prefix-tokens", "3000")
+    bodies = tmp_path / "bodies.jsonl"
+    bodies.write_text('{"messages":[{"role":"user","content":"secret"}],"max_tokens":-1}')
+    with pytest.raises(RouterError, match=r"answers 400 to /v1/chat/completions$"):
+        await bench(server.url, "--file", str(bodies), "--groups", "own")
+    await switch(server, kind="error", status=429)
+    assert rows(await bench(server.url, *EXACT, "--groups", "unique"))["A", "unique", "cold"]["errors"] == {
+        "http 429": 10
+    }
 
 
 async def test_key_and_headers_are_sent_and_not_reported(server, monkeypatch):
@@ -259,7 +272,7 @@ def test_the_command_prints_json_alone_writes_the_page_and_tells_failure(threade
 
 def test_ctrl_c_ends_with_130_and_what_there_was(threaded, capsys):
     server, done = threaded
-    done(switch(server, kind="hang", every=4)).result(10)
+    done(switch(server, kind="hang", every=5)).result(10)  # one is tried unmeasured
 
     async def pressed():
         await until(lambda: server.faults.met > 0, bound_s=20)

@@ -72,6 +72,7 @@ def test_the_digest_follows_from_shape_and_seed():
         )
     }
     assert len(digests) == 5
+    assert Made("shared", Shape("other", prefix_tokens=40), 2).digest in digests
 
 
 def test_marks_of_two_runs_differ():

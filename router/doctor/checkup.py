@@ -5,7 +5,6 @@ family only every sixteenth, which stands for the others. The one rule: a findin
 a real share of its family's tokens again and again. Not here: words and tables (`report`).
 """
 
-from collections import Counter
 from collections.abc import Sequence
 
 from msgspec import Struct, field
@@ -14,8 +13,9 @@ from router.doctor.causes import Cause, cause_of
 from router.doctor.divergence import Gap, gaps
 from router.doctor.edits import END, Edit, advice, edits_of
 from router.doctor.families import Families, Placed, hashed
+from router.doctor.findings import Diagnosis, FamilyHealth, Finding
 from router.doctor.parts import Asked
-from router.doctor.savings import Replay, TokenIds, replayed
+from router.doctor.savings import Replay, TokenIds, parting, replayed
 from router.prompt_bodies import BYTES_PER_TOKEN
 
 LEAST_SHARED = 0.03
@@ -29,55 +29,7 @@ _SAMPLE = 128
 _SAMPLE_CHARS = 2 * 1024 * 1024
 _SAMPLES_CHARS = 24 * 1024 * 1024
 _VALUES = 4096
-
-
-class Finding(Struct, frozen=True):
-    """One place that breaks the prefix of a family, or dents it."""
-
-    family: int
-    path: str
-    role: str
-    message: int | None
-    offset: int
-    cause: Cause
-    block: int
-    """The first block that is lost, in the first pair that was found; from 0."""
-    exact: bool
-    """Whether `block` and tokens are of the model's own tokens."""
-    requests: int
-    """How many requests it cost something (an estimate beyond the first ones)."""
-    lost_tokens: int
-    """Tokens computed again because of it, over all requests read."""
-    lost_fraction: float
-    """Of the family's prompt tokens."""
-    breaks: bool
-    advice: str
-    saved_tokens: int | None
-    """What mending this and the family's findings above it would save, replayed; None where it can't be replayed."""
-    values: tuple[str, str]
-    """What stands there in the two prompts of the first pair: the client's text, to be masked."""
-
-
-class FamilyHealth(Struct, frozen=True):
-    number: int
-    route: str
-    model: str
-    requests: int
-    prompt_tokens: int
-    findings: tuple[Finding, ...]
-
-
-class Diagnosis(Struct, frozen=True):
-    requests: int
-    prompt_tokens: int
-    exact: bool
-    block_tokens: int
-    duration_s: float | None
-    families: tuple[FamilyHealth, ...]
-
-    @property
-    def breaks(self) -> bool:
-        return any(one.breaks for family in self.families for one in family.findings)
+_COUNTED = 8  # pairs of one place whose tokens are counted; rendering takes a while
 
 
 class _Tally(Struct):
@@ -88,6 +40,10 @@ class _Tally(Struct):
     first: int
     requests: int = 0
     lost_chars: float = 0.0
+    counted: int = 0
+    counted_chars: float = 0.0
+    counted_tokens: int = 0
+    """Of the first pairs, whose tokens were counted: how much text and how many tokens were lost."""
 
 
 class _Mended(Struct, frozen=True):
@@ -182,20 +138,20 @@ class Doctor:
         if tally is None:
             if len(family.tallies) >= _ALL:
                 return
-            block = self._block(gap, pair)
+            block = gap.chars_before // BYTES_PER_TOKEN // self._block_tokens
             tally = family.tallies[key] = _Tally(gap, cause, edits_of(gap, cause), block, gap.chars_before)
+        if self._tokens is not None and tally.counted < _COUNTED:
+            found = parting(pair, tally.edits, self._tokens)
+            if found is not None:
+                if not tally.counted:
+                    tally.block = 0 if gap.member else found[0] // self._block_tokens
+                tally.counted += 1
+                if found[1]:
+                    tally.counted_tokens += found[1]
+                    tally.counted_chars += lost / weight
         tally.requests += weight
         tally.lost_chars += lost
         tally.first = min(tally.first, gap.chars_before)
-
-    def _block(self, gap: Gap, pair: tuple[Asked, Asked]) -> int:
-        """Which block is the first to be lost."""
-        if self._tokens is not None and not gap.member:
-            one, other = (self._tokens(ask.route, ask.body) for ask in pair)
-            if one is not None and other is not None:
-                same = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(one))
-                return same // self._block_tokens
-        return gap.chars_before // BYTES_PER_TOKEN // self._block_tokens
 
     # -- what was found --------------------------------------------------------------------------------------------
 
@@ -262,7 +218,8 @@ class Doctor:
     def _finding(
         self, number: int, family: _Family, tally: _Tally, per_char: float, mended: "_Mended", scale: float
     ) -> Finding:
-        lost = min(1.0, tally.lost_chars / family.chars)
+        of_text = tally.counted_tokens / tally.counted_chars if tally.counted_chars else per_char
+        lost = min(1.0, tally.lost_chars * of_text / (family.chars * per_char))
         often = tally.requests >= max(2, 0.1 * family.requests)
         breaks = self._pair or (often and lost >= LEAST_LOST[tally.cause.sure])
         return Finding(
@@ -275,7 +232,7 @@ class Doctor:
             block=tally.block,
             exact=self._tokens is not None,
             requests=tally.requests,
-            lost_tokens=round(min(tally.lost_chars, family.chars) * per_char),
+            lost_tokens=round(lost * family.chars * per_char),
             lost_fraction=lost,
             breaks=breaks,
             advice=advice(tally.cause.kind, tally.gap.path, mended.to),
@@ -298,8 +255,3 @@ def _place(gap: Gap) -> str:
         return gap.path
     name, _, rest = gap.path.partition("]")
     return f"{name.partition('[')[0]}[*]{rest}"
-
-
-def kinds(diagnosis: Diagnosis) -> Counter[str]:
-    """How many findings that break there are of each kind."""
-    return Counter(one.cause.kind for family in diagnosis.families for one in family.findings if one.breaks)

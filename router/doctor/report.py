@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from router.doctor.checkup import Diagnosis, FamilyHealth, Finding
+from router.doctor.findings import Diagnosis, FamilyHealth, Finding
 
 _LONGEST_SHOWN = 120
 _TELLING = frozenset(["timestamp", "date", "uuid", "request_id"])
@@ -75,7 +75,7 @@ def lines(diagnosis: Diagnosis, *, show_text: bool = False) -> Iterator[str]:
     basis = "by the model's tokens" if diagnosis.exact else "by text, 4 characters a token"
     yield (
         f"{diagnosis.requests:,} prompts of {diagnosis.prompt_tokens:,} tokens ({basis}), "
-        f"{len(diagnosis.families):,} families"
+        f"{_many(len(diagnosis.families), 'family', 'families')}"
     )
     for family in diagnosis.families:
         if family.findings:
@@ -87,7 +87,11 @@ def lines(diagnosis: Diagnosis, *, show_text: bool = False) -> Iterator[str]:
 
 
 def _counted(count: int) -> str:
-    return f"{count} places break the prefix" if count != 1 else "1 place breaks the prefix"
+    return f"{_many(count, 'place breaks', 'places break')} the prefix"
+
+
+def _many(count: int, one: str, more: str) -> str:
+    return f"{count:,} {one if count == 1 else more}"
 
 
 def _family(family: FamilyHealth, diagnosis: Diagnosis, *, show_text: bool) -> Iterator[str]:
@@ -109,8 +113,8 @@ def _told(one: Finding, diagnosis: Diagnosis, *, show_text: bool) -> Iterator[st
     if diagnosis.duration_s:
         rate = f"{3600 * one.lost_tokens / diagnosis.duration_s:,.0f} per hour"
     yield (
-        f"    every block from there on is lost: {one.lost_tokens:,} tokens computed again in {one.requests:,} requests"
-        f", {one.lost_fraction:.0%} of the family's ({rate})"
+        f"    every block from there on is lost: {one.lost_tokens:,} tokens computed again in"
+        f" {_many(one.requests, 'request', 'requests')}, {one.lost_fraction:.0%} of the family's ({rate})"
     )
     saved = f"; that saves {one.saved_tokens:,} tokens (replayed)" if one.saved_tokens is not None else ""
     yield f"    {one.advice}{saved or '; that saves at most what is lost'}"

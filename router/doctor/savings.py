@@ -49,3 +49,23 @@ def replayed(
         changed = ask if body is ask.body else asked(ask.route, body, ask.time_s)
         prompts.append(prompt_of(changed, tokens, block_tokens))
     return sum([size for size, _ in prompts]), replay(prompts, block_tokens)
+
+
+def parting(pair: tuple[Asked, Asked], edits: Sequence[Edit], tokens: TokenIds) -> tuple[int, int] | None:
+    """After how many tokens two prompts part, and how much further they would go together with the best of `edits`.
+
+    None where their tokens can't be had.
+    """
+    same = _together([ask.body for ask in pair], pair[0].route, tokens)
+    if same is None:
+        return None
+    mended = [_together([edit.done(ask.body) for ask in pair], pair[0].route, tokens) for edit in edits]
+    return same, max([0, *(further - same for further in mended if further is not None)])
+
+
+def _together(bodies: Sequence[Body], route: str, tokens: TokenIds) -> int | None:
+    one, other = (tokens(route, body) for body in bodies)
+    if one is None or other is None:
+        return None
+    unequal = (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(unequal, min(len(one), len(other)))

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.doctor.checkup import Doctor, kinds
+from router.doctor.checkup import Doctor
+from router.doctor.findings import kinds
 from router.doctor.parts import asked
 from tests.router.doctor.traffic import BREAKERS, CHAT, broken, chats, diagnosed, found, hits, prose, truncated
 

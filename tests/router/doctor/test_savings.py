@@ -1,6 +1,6 @@
 from router.doctor.edits import Edit
 from router.doctor.parts import asked
-from router.doctor.savings import prompt_of, replayed, written
+from router.doctor.savings import parting, prompt_of, replayed, written
 from tests.router.doctor.traffic import CHAT, hits
 
 
@@ -33,3 +33,14 @@ def test_a_replay_with_and_without_the_edit():
     )
     assert (before, total > 400) == (0, True)
     assert after > 300
+
+
+def test_exact_parting_and_how_much_further_an_edit_goes():
+    def tokens(route, body):
+        return [ord(char) for char in body["messages"][0]["content"]]
+
+    edit = Edit("counter", "messages[0].content", "now ", "\nbe")
+    pair = (ask("now 1\nbe kind"), ask("now 2\nbe kind"))
+    assert parting(pair, [edit], tokens) == (4, len("now \nbe kind\n") - 4)
+    assert parting(pair, [], tokens) == (4, 0)
+    assert parting(pair, [edit], lambda route, body: None) is None

@@ -8,7 +8,8 @@ import random
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from router.doctor.checkup import Diagnosis, Doctor
+from router.doctor.checkup import Doctor
+from router.doctor.findings import Diagnosis
 from router.doctor.parts import asked
 from sim.cache_replay import InfiniteCache, replayed
 

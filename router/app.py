@@ -188,7 +188,7 @@ async def running(config: Config) -> AsyncIterator[Running]:
         serve = traced(stack, config, gateway, accounts)
         doors = await _public(stack, config, gateway, serve, watcher, stopping, told_all=not tenants.on)
         reload.patience = doors.sweep
-        page = Page(config, policy, metrics=metrics, watcher=watcher, events=events, accounts=accounts)
+        page = Page(config, policy, metrics=metrics, watcher=watcher, events=events, accounts=accounts, hits=hits)
         admin_url = await _administered(
             stack, config, gateway, watcher, metrics, page, reload.membership, events, shown_too
         )
@@ -265,5 +265,6 @@ async def _administered(
         body_bytes=config.limits.body_bytes,
         routes=[*page.routes(), *member_routes(membership, config), *more],
     )
+    application.on_shutdown.append(page.ended)
     await stack.enter_async_context(page)
     return await administered(stack, config, application)

@@ -124,6 +124,19 @@ class Hits:
         for key in [key for key in self._sums if key[2] == replica]:
             self._sums.setdefault((key[0], key[1], OTHER), _Sums()).plus(self._sums.pop(key))
 
+    def sums(self) -> dict[str, dict[str, list[int]]]:
+        """By route and by tenant: tokens of prompts, available, predicted, of prompts that were reported, delivered."""
+        routes: dict[str, list[int]] = {}
+        tenants: dict[str, list[int]] = {}
+        for (route, tenant, _), row in self._sums.items():
+            for sums in (routes.setdefault(route, [0] * 5), tenants.setdefault(tenant, [0] * 5)):
+                sums[0] += row.prompt
+                sums[1] += row.available
+                sums[2] += row.predicted
+                sums[3] += row.reported_prompt
+                sums[4] += row.delivered
+        return {"route": routes, "tenant": tenants}
+
     def document(self) -> dict[str, Any]:
         """Rows, and sums per route and per tenant."""
         by_route: dict[str, _Sums] = {}

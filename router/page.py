@@ -20,10 +20,11 @@ from router import __version__
 from router.accounts import Accounts
 from router.config import Config
 from router.health import Watcher
+from router.hits import Hits
 from router.kv_events import KvEvents
 from router.metrics import Metrics
 from router.placing import Placed
-from router.watch import Decisions, History, Samples, Sums, hits, snapshot
+from router.watch import Decisions, History, Samples, largest, snapshot
 
 _log = logging.getLogger("router.page")
 
@@ -64,6 +65,7 @@ class Page:
         watcher: Watcher,
         events: KvEvents,
         accounts: Accounts,
+        hits: Hits,
         most_watchers: int = MOST_WATCHERS,
         snapshot_s: float = _SNAPSHOT_S,
         history_s: float = _HISTORY_S,
@@ -72,6 +74,7 @@ class Page:
         self._watcher = watcher
         self._events = events
         self._accounts = accounts
+        self._hits = hits
         self._about = {"version": __version__, "policy": config.policy.name, "shadow": config.policy.shadow}
         self._block_tokens = config.block_tokens
         self._most_watchers = most_watchers
@@ -92,10 +95,13 @@ class Page:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._closed = True
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def ended(self, _: web.Application) -> None:
+        """The application is shutting down: let its watchers go, which would never leave by themselves."""
+        self._closed = True
         self._wake()
 
     def routes(self) -> list[web.RouteDef]:
@@ -149,27 +155,29 @@ class Page:
     # -- what they see -----------------------------------------------------------------------------------------------
 
     async def _every(self, pause_s: float, made: Callable[[], None]) -> None:
+        """Rarer where it takes long: requests wait meanwhile, so it may have a hundredth of the time."""
+        took_s = 0.0
         while True:
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(max(pause_s, 100 * took_s))
+            began_s = time.perf_counter()
             try:
                 made()
             except Exception:
                 _log.exception("the page can't be brought up to date; the next try comes in %g s", pause_s)
+            took_s = time.perf_counter() - began_s
 
     def _hello(self, application: web.Application) -> dict[str, Any]:
         served = {resource.canonical for resource in application.router.resources()}
         return {**self._about, "doctor": "/doctor" in served, "history": self._history.points()}
 
     def _remember(self) -> None:
-        self._history.took(time.time(), hits(Samples(self._metrics.collect())))
+        self._history.took(time.time(), largest(self._hits.sums()))
 
     def _look(self) -> None:
-        samples = Samples(self._metrics.collect())
-        sums: dict[str, Sums] = hits(samples)
         seen = snapshot(
             time_s=time.time(),
-            samples=samples,
-            sums=sums,
+            samples=Samples(self._metrics.collect()),
+            sums=largest(self._hits.sums()),
             states=self._watcher.states(),
             events=self._events.states(),
             decisions=self._decisions.rows(),

@@ -1,11 +1,13 @@
 """What the page shows, as values: the fleet now, hit rates over time, the last decisions and why.
 
-The one rule: the page counts nothing of its own; every number is a sample of the families that `/metrics` prints, so
-the two can't differ. A decision is shown without text, user or session. Not here: sockets and clocks (`router.page`).
+The one rule: the page counts nothing of its own; every number is a sample of the families that `/metrics` prints, or a
+sum that `/hits` tells, so they can't differ. A decision is shown without text, user or session. Not here: sockets and
+clocks (`router.page`).
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from heapq import nsmallest
 from typing import Any
 
 from policies.types import Replica
@@ -15,14 +17,14 @@ from router.kv_events import KvState
 from router.metrics import Outcome
 from router.placing import Placed
 
-MOST_SHOWN = 24  # routes, and tenants, with most prompt tokens; the rest are in /metrics
+MOST_SHOWN = 24  # routes, and tenants, with most prompt tokens; the rest are in /hits
 MOST_DECISIONS = 50
 _CANDIDATES = 8
 _HISTORY = 360
 
 Json = dict[str, Any]
 Labels = Mapping[str, str]
-Sums = dict[str, list[float]]
+Sums = dict[str, list[int]]
 """By name: tokens of prompts, available, predicted, of prompts whose replica told what it found, delivered."""
 
 
@@ -58,34 +60,13 @@ class Samples:
         return found
 
 
-def hits(samples: Samples) -> dict[str, Sums]:
-    """Token sums since the start, by route and by tenant; the `MOST_SHOWN` largest of each."""
-    return {"route": _largest(_by_route(samples)), "tenant": _largest(_by_tenant(samples))}
-
-
-def _by_route(samples: Samples) -> Sums:
-    found: Sums = {}
-    for place, word in ((0, "prompt"), (1, "available"), (2, "predicted"), (4, "delivered")):
-        for labels, value in samples.of(f"router_{word}_tokens_total"):
-            sums = found.setdefault(labels["route"], [0] * 5)
-            sums[place] += value
-            if place == 0 and labels["reported"] == "yes":
-                sums[3] += value
-    return found
-
-
-def _by_tenant(samples: Samples) -> Sums:
-    """A tenant's delivered tokens are counted without saying of how many prompts, so all of them are the measure."""
-    found: Sums = {}
-    places = {"prompt": (0, 3), "available": (1,), "predicted": (2,), "delivered": (4,)}
-    for labels, value in samples.of("router_tenant_tokens_total"):
-        for place in places.get(labels["kind"], ()):
-            found.setdefault(labels["tenant"], [0] * 5)[place] += value
-    return found
+def largest(sums: dict[str, Sums]) -> dict[str, Sums]:
+    """Of routes and of tenants those with most prompt tokens."""
+    return {kind: _largest(found) for kind, found in sums.items()}
 
 
 def _largest(sums: Sums) -> Sums:
-    return dict(sorted(sums.items(), key=lambda pair: (-pair[1][0], pair[0]))[:MOST_SHOWN])
+    return dict(nsmallest(MOST_SHOWN, sums.items(), key=lambda pair: (-pair[1][0], pair[0])))
 
 
 class History:

@@ -1,6 +1,6 @@
 """Hit rates by route, tenant and replica: the sums, the bounds, and over a whole router."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -79,6 +79,7 @@ def test_sums_by_route_and_tenant_and_a_replica_that_left():
     assert told["total"]["requests"] == 3
 
 
+@settings(deadline=None)
 @given(st.text(max_size=70), st.integers(280, 400))
 def test_names_are_bounded(word, count):
     names = [f"{number}{word}" for number in range(count)]
@@ -90,6 +91,20 @@ def test_names_are_bounded(word, count):
     assert len(told["routes"]) <= 257
     assert len(told["tenants"]) <= 257
     assert told["total"]["requests"] == len(names)
+
+
+def test_sums_are_those_of_the_document():
+    hits = Hits()
+    for number in range(20):
+        ended(hits, f"route{number % 3}", tenant=f"t{number % 4}")
+    told, sums = hits.document(), hits.sums()
+    for kind, rows in (("route", told["routes"]), ("tenant", told["tenants"])):
+        assert {
+            row[kind]: [row["prompt_tokens"], row["available_tokens"], row["predicted_tokens"]] for row in rows
+        } == {name: found[:3] for name, found in sums[kind].items()}
+        assert [row["delivered_fraction"] for row in rows] == [
+            round(min(1.0, found[4] / found[3]), 6) for _, found in sorted(sums[kind].items())
+        ]
 
 
 def test_what_a_route_is():

@@ -15,7 +15,7 @@ from router.kv_standing import EXACT, Standing
 from router.metrics import Outcome
 from router.placing import Placed
 from router.prompts import Prompt
-from router.watch import MOST_DECISIONS, MOST_SHOWN, Decisions, History, Samples, hits, snapshot, why
+from router.watch import MOST_DECISIONS, MOST_SHOWN, Decisions, History, Samples, largest, snapshot, why
 
 CHAT = "/v1/chat/completions"
 REQUEST = replace(sample_request(1, blocks=10), id="7", route=CHAT, model="m", tenant="acme", user="ann", session="s-1")
@@ -46,31 +46,9 @@ def placed(chosen: str, *view: Replica) -> Placed:
     return Placed(REQUEST, Prompt(165, REQUEST.blocks, "exact"), view, Choice(chosen, "load"))
 
 
-def tokens(route: str, reported: str, **sums: int):
-    return [
-        counter(f"router_{word}_tokens_total", [((route, "m", "r1", "exact", reported), value)])
-        for word, value in sums.items()
-    ]
-
-
-def test_hits_are_sums_over_all_replicas_with_those_that_reported_apart():
-    families = [
-        *tokens(CHAT, "yes", prompt=100, available=90, predicted=80, delivered=70),
-        *tokens(CHAT, "no", prompt=50, available=10, predicted=5, delivered=0),
-        counter(
-            "router_tenant_tokens_total", [(("acme", "prompt"), 9), (("acme", "delivered"), 4), (("acme", "output"), 3)]
-        ),
-    ]
-    assert hits(Samples(families)) == {
-        "route": {CHAT: [150, 100, 85, 100, 70]},
-        "tenant": {"acme": [9, 0, 0, 9, 4]},
-    }
-
-
 def test_only_the_largest_are_shown():
-    rows = [((f"t{number}", "prompt"), number) for number in range(1000)]
-    found = hits(Samples([counter("router_tenant_tokens_total", rows)]))["tenant"]
-    assert list(found) == [f"t{number}" for number in range(999, 999 - MOST_SHOWN, -1)]
+    sums = {"route": {}, "tenant": {f"t{number}": [number, 0, 0, 0, 0] for number in range(1000)}}
+    assert list(largest(sums)["tenant"]) == [f"t{number}" for number in range(999, 999 - MOST_SHOWN, -1)]
 
 
 def test_history_forgets_the_oldest():
@@ -139,9 +117,7 @@ def test_a_replica_that_says_nothing_is_unknown_and_not_zero():
         counter("router_choices_total", [(("r1", "prefix"), 5), (("r1", "load"), 2)]),
     ]
     samples = Samples(families)
-    seen = snapshot(
-        time_s=1.0, samples=samples, sums=hits(samples), states=states, events=events, decisions=[], block_tokens=16
-    )
+    seen = snapshot(time_s=1.0, samples=samples, sums={}, states=states, events=events, decisions=[], block_tokens=16)
     first, second = seen["replicas"]
     assert (first["in_flight"], first["chosen"], first["kv_used_fraction"]) == (2, 7, 0.25)
     assert (first["held_blocks"], first["capacity_blocks"]) == (40, 100)

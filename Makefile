@@ -33,6 +33,7 @@ bench: .venv/.test
 	@$(BIN)/python bench/tenants.py
 	@$(BIN)/python bench/fairness.py
 	@$(BIN)/python bench/data_plane.py
+	@$(BIN)/python bench/doctor.py
 	@$(BIN)/python bench/compare_policies.py
 
 dist: .venv/.test

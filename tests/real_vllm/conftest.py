@@ -9,6 +9,7 @@ from tests.real_vllm import engines as real
 from tests.real_vllm.listener import Listener
 
 HERE = Path(__file__).parent
+_MEASURED = pytest.StashKey[list[str]]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -36,3 +37,14 @@ def listeners(engines: real.Engines) -> Iterator[dict[str, Listener]]:
     yield made
     for listener in made.values():
         listener.close()
+
+
+@pytest.fixture(scope="session")
+def measured(pytestconfig: pytest.Config) -> list[str]:
+    """Lines to be printed at the end, whether tests pass or not."""
+    return pytestconfig.stash.setdefault(_MEASURED, [])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for line in config.stash.get(_MEASURED, []):
+        terminalreporter.write_line(line)

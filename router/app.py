@@ -124,7 +124,7 @@ async def running(config: Config) -> AsyncIterator[Running]:
         readers = Readers(config, watcher, client, where=tokenized_where(config, policy, *seconds))
         stack.callback(readers.close)
         models = Models(readers.of)
-        tenants = await wired(config, os.environ, clock, stack)
+        tenants = await wired(config, os.environ, clock, stack, watcher, client)
         losses = Losses(fleet, clock, ROUTES, blind=not getattr(policy, "uses_prefixes", True))
         admission = admission_of(config.admission, lambda request: fleet.view(request, clock()), clock)
         shadows = shadowed(config, seconds)
@@ -184,6 +184,7 @@ async def running(config: Config) -> AsyncIterator[Running]:
         if config.timeouts.hung_s is not None:
             await _kept_vigil(stack, key, upstreams, watcher, aside, config.timeouts.hung_s, everywhere)
         await watcher.first_answers(_FIRST_ANSWERS_S)
+        await tenants.ready(_FIRST_ANSWERS_S)
         await readers.ready(_READERS_S)  # or the first seconds' requests go by load, on a loop that loads beside them
         serve = traced(stack, config, gateway, accounts)
         doors = await _public(stack, config, gateway, serve, watcher, stopping, told_all=not tenants.on)

@@ -4,7 +4,7 @@ The one rule: with tenants on, a path that runs the engine either takes the salt
 as shared, in so many words. Not here: the edit of bytes (`splice`), and whose salt (`salts`).
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from msgspec.structs import replace
 
@@ -24,15 +24,16 @@ SALTED = (JSON_ROUTES - NOT_RUN - {"/v2/embed"}) | {
     "/v1/systemone",
 }
 """Paths whose body gets the salt: the request classes of vLLM 0.32 that have a `cache_salt`. That of `/v1/messages` has
-one since PR 49498; `router check --isolation` tells of a replica that passes over it."""
+one since PR 49498; whether replicas read it is asked (`salt_proof`)."""
 
 
 class SaltedPaths:
     """Gives calls their salt, path by path."""
 
-    def __init__(self, shared: Collection[str] = ()) -> None:
-        """`shared`: paths that are served without a salt, because the operator says so."""
+    def __init__(self, shared: Collection[str] = (), check: Callable[[str], None] = lambda _: None) -> None:
+        """`shared`: paths served without a salt, as the operator says; `check` raises where no salt is read."""
         self._shared = frozenset(shared)
+        self._check = check
 
     def __repr__(self) -> str:
         return f"<SaltedPaths, {len(self._shared)} shared>"
@@ -41,6 +42,8 @@ class SaltedPaths:
         """The call as a replica may see it. Raises `NotSalted`, or `BadRequest` for a body that can't be made safe."""
         route, body = ask.route, ask.body
         if route in SALTED:
+            if route not in self._shared:
+                self._check(route)
             if body is None:
                 raise BadRequest("the body is not a JSON object; send one, so that it can be given its cache salt")
             safe(body)

@@ -10,14 +10,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import aiohttp
 from msgspec import Struct
 
 from router.config import Config
 from router.errors import ConfigError
 from router.families import Built
+from router.health import Watcher
 from router.jwt_tokens import ALGORITHMS, Tokens, read_keys
 from router.quotas import Quotas
 from router.rereading import Current, Fixed, Reread
+from router.salt_proof import SaltProof
 from router.salted_paths import SaltedPaths
 from router.salts import Salts, readable_by_others, salts, secret_file
 from router.tenant_keys import Register, read
@@ -42,6 +45,12 @@ class Wired(Struct, frozen=True):
     told: str
     """The line that says at start whether caches are shared."""
     on: bool
+    proof: SaltProof | None = None
+
+    async def ready(self, within_s: float) -> None:
+        """Return when replicas have told whether they read salts, or after so long."""
+        if self.proof is not None:
+            await self.proof.first_answers(within_s)
 
 
 def tenants_on(config: Config) -> bool:
@@ -49,21 +58,30 @@ def tenants_on(config: Config) -> bool:
 
 
 async def wired(
-    config: Config, environment: Mapping[str, str], clock: Callable[[], float], stack: AsyncExitStack
+    config: Config,
+    environment: Mapping[str, str],
+    clock: Callable[[], float],
+    stack: AsyncExitStack,
+    watcher: Watcher,
+    client: aiohttp.ClientSession,
 ) -> Wired:
-    """Tenants as the configuration wants them; their files are watched until `stack` ends. Raises `ConfigError`."""
+    """Tenants as the configuration wants them. Raises `ConfigError`.
+
+    Until `stack` ends their files are watched, and replicas asked through `client` whether they read salts.
+    """
     if not tenants_on(config):
         return Wired(OpenDoor(), frozenset(), (), _SHARED, False)
     register: Current[Register] = Fixed(Register())
     if config.tenants.file is not None:
         register = await stack.enter_async_context(Reread(Path(config.tenants.file), read, interval_s=LOOK_S))
     tokens = await _tokens(config, stack)
+    proof = await stack.enter_async_context(SaltProof(client, watcher.states, interval_s=LOOK_S))
     counts = TenantCounts(register)
     door = Tenants(
         register=register,
         salts=await _salts(config, environment, stack),
         tokens=tokens,
-        paths=SaltedPaths(config.tenants.shared_paths),
+        paths=SaltedPaths(config.tenants.shared_paths, proof.check),
         quotas=Quotas(clock),
         counts=counts,
         wall_clock=time.time,
@@ -73,7 +91,7 @@ async def wired(
         told += "; tokens are accepted"
     if config.tenants.shared_paths:
         told += f"; NOT kept apart on {', '.join(config.tenants.shared_paths)}"
-    return Wired(door, CREDENTIALS, (counts.collect,), told, True)
+    return Wired(door, CREDENTIALS, (counts.collect,), told, True, proof)
 
 
 async def _salts(config: Config, environment: Mapping[str, str], stack: AsyncExitStack) -> Current[Salts]:

@@ -164,7 +164,7 @@ class FakeReplica:
         elif path == b"/v1/models":
             await _written(writer, ok(json.dumps({"object": "list", "data": self.models}).encode()))
         elif path in (b"/metrics", b"/kv_event_sources") or (
-            path == b"/tokenize" and b"X-Forwarded-For" not in seen.head
+            path in (b"/tokenize", b"/v1/messages") and b"X-Forwarded-For" not in seen.head
         ):
             await _written(writer, ok(b"not found", b"Content-Type: text/plain", status=b"404 Not Found"))
         else:

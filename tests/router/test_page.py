@@ -213,51 +213,6 @@ async def test_pause_holds_still(tmp_path):
 
 
 @in_chromium
-@pytest.mark.parametrize("width", [1200, 360])
-@pytest.mark.parametrize("dark", [False, True])
-async def test_it_fits_and_can_be_read(tmp_path, width, dark):
-    async with router_over_emulators() as (up, client), browser(tmp_path) as tab:
-        await tab.open(up.admin_url + "/", width=width, dark=dark)
-        await tab.until("document.getElementById('live').dataset.state === 'live'")
-        await chatted(client, 2)
-        await tab.until("document.querySelectorAll('#decisions details').length === 4")
-        assert await tab.value("document.documentElement.scrollWidth <= innerWidth")
-        for ink in ("body", "#about", ".word", ".small", "thead th", "output"):
-            assert await tab.value(CONTRAST % ("body", ink)) >= 4.5, ink
-        assert await tab.value(CONTRAST % ("button", "button")) >= 4.5
-        assert await tab.value("[...document.querySelectorAll('th')].every((head) => head.scope)")
-        assert tab.faults == []
-
-
-CONTRAST = """(() => {
-  const light = (text) => {
-    const parts = text.match(/[\\d.]+/g).slice(0, 3).map((part) => part / 255);
-    const [r, g, b] = parts.map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const ground = light(getComputedStyle(document.querySelector("%s")).backgroundColor);
-  const ink = light(getComputedStyle(document.querySelector("%s")).color);
-  return (Math.max(ground, ink) + 0.05) / (Math.min(ground, ink) + 0.05);
-})()"""
-"""WCAG 2.2, contrast ratio."""
-
-
-@in_chromium
-async def test_the_chart_draws_what_has_happened(tmp_path):
-    async with router_over_emulators() as (up, client), browser(tmp_path) as tab:
-        await tab.open(up.admin_url + "/")
-        await tab.until("document.getElementById('live').dataset.state === 'live'")
-        await chatted(client, 1)
-        await tab.until("document.querySelector('#chart canvas')")
-        assert await tab.value("document.querySelector('#chart canvas').getBoundingClientRect().width") > 600
-        assert "%" in await tab.value("document.getElementById('now-delivered').textContent")
-        await tab.value("document.getElementById('series').selectedIndex = 1")
-        await tab.value("document.getElementById('series').dispatchEvent(new Event('change'))")
-        assert await tab.value("document.getElementById('series').value") == f"route\n{CHAT}"
-        assert tab.faults == []
-
-
-@in_chromium
 async def test_a_router_that_is_gone_is_told(tmp_path):
     async with browser(tmp_path) as tab:
         async with router_over_emulators() as (up, _):
@@ -337,6 +292,33 @@ FINDING = {
 }
 
 
+DECISION = {
+    "id": "7",
+    "time_s": 1_800_000_000.0,
+    "route": CHAT,
+    "model": "m",
+    "tenant": "acme",
+    "replica": "r1",
+    "reason": "load",
+    "why": "80 more tokens are cached on r2, but 5 in flight and 7,000 tokens waiting there; 1 in flight here",
+    "prompt_tokens": 1000,
+    "available_tokens": 960,
+    "predicted_tokens": 880,
+    "delivered_tokens": None,
+    "basis": "exact",
+    "status": 200,
+    "outcome": "ok",
+    "ttft_s": None,
+    "duration_s": 1.5,
+    "retries": 0,
+    "candidates": [
+        {"name": name, "matched_tokens": 880, "in_flight": 1, "pending_prefill_tokens": 20, "cost_tokens": cost}
+        for name, cost in (("r1", 200.5), ("r2", None))
+    ],
+    "more_candidates": 3,
+}
+
+
 @asynccontextmanager
 async def made_up(*snapshots: dict, **hello: object):
     """The page, told only these snapshots; the stream stays open."""
@@ -370,6 +352,59 @@ async def made_up(*snapshots: dict, **hello: object):
     finally:
         ending.set()
         await server.close()
+
+
+@in_chromium
+async def test_it_fits_and_can_be_read(tmp_path):
+    async with (
+        made_up({**SEEN, "decisions": [DECISION]}, doctor=True, shadow="lmetric") as url,
+        browser(tmp_path) as tab,
+    ):
+        for width, dark in ((1200, False), (1200, True), (360, False), (360, True)):
+            await tab.open(url, width=width, dark=dark)
+            await tab.until("!document.getElementById('doctor').hidden")
+            await tab.value("document.querySelector('#decisions details').open = true")
+            await tab.until("document.querySelector('#decisions .inside table')")
+            assert await tab.value("document.documentElement.scrollWidth <= innerWidth"), width
+            for ink in ("body", "#about", ".word", ".small", "thead th", "output", ".inside .soft"):
+                assert await tab.value(CONTRAST % ("body", ink)) >= 4.5, (ink, dark)
+            assert await tab.value(CONTRAST % ("button", "button")) >= 4.5
+            grounds = await tab.value("getComputedStyle(document.body).backgroundColor")
+            assert grounds == ("rgb(21, 24, 27)" if dark else "rgb(251, 251, 250)")
+        assert await tab.value("[...document.querySelectorAll('th')].every((head) => head.scope)")
+        assert tab.faults == []
+
+
+CONTRAST = """(() => {
+  const light = (text) => {
+    const parts = text.match(/[\\d.]+/g).slice(0, 3).map((part) => part / 255);
+    const [r, g, b] = parts.map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ground = light(getComputedStyle(document.querySelector("%s")).backgroundColor);
+  const ink = light(getComputedStyle(document.querySelector("%s")).color);
+  return (Math.max(ground, ink) + 0.05) / (Math.min(ground, ink) + 0.05);
+})()"""
+"""WCAG 2.2, contrast ratio."""
+
+
+@in_chromium
+async def test_the_chart_draws_what_has_happened(tmp_path):
+    sums = [{CHAT: [100 * step, 90 * step, 80 * step, 100 * step, 70 * step]} for step in range(1, 30)]
+    points = [{"time_s": 1000.0 + 5 * place, "hits": {"route": one, "tenant": {}}} for place, one in enumerate(sums)]
+    last = {**SEEN, "time_s": 1141.0, "hits": points[-1]["hits"]}
+    async with made_up(last, history=points) as url, browser(tmp_path) as tab:
+        await tab.open(url)
+        await tab.until("document.querySelector('#chart canvas')")
+        assert await tab.value("document.querySelector('#chart canvas').getBoundingClientRect().width") > 600
+        rates = (
+            "['available', 'predicted', 'delivered'].map((word) => document.getElementById(`now-${word}`).textContent)"
+        )
+        assert await tab.value(rates) == ["90.0 %", "80.0 %", "70.0 %"]
+        await tab.value("document.getElementById('series').selectedIndex = 1")
+        await tab.value("document.getElementById('series').dispatchEvent(new Event('change'))")
+        assert await tab.value("document.getElementById('series').value") == f"route\n{CHAT}"
+        assert tab.faults == []
 
 
 @in_chromium

@@ -262,7 +262,7 @@ function showInside(node) {
 
 function showDecisions(decisions) {
   byId("decisions-empty").hidden = decisions.length > 0;
-  keep(byId("decisions"), decisions, (one) => one.id, decisionNode, showDecision);
+  keep(byId("decisions"), decisions, (one) => `${one.id} ${one.time_s}`, decisionNode, showDecision);
 }
 
 function findingText(one) {

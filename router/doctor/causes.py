@@ -36,7 +36,7 @@ _PATTERNS = tuple(
         ("date", rf"\b{_MONTHS}\.?\s+\d{{1,2}}(?:st|nd|rd|th)?\b(?:,?\s+\d{{4}})?"),
         ("date", rf"\b\d{{1,2}}\.?(?:st|nd|rd|th)?\s+{_MONTHS}\b(?:,?\s+\d{{4}})?"),
         ("date", rf"{_DAYS}"),
-        ("personal", r"[\w.+-]+@[\w-]+\.[\w.-]+"),
+        ("personal", r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}\.[\w.-]{1,64}"),
     )
 )
 _ID_BEFORE = re.compile(

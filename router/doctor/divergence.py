@@ -16,6 +16,7 @@ from router.doctor.families import chunks, common_chars, common_parts, hashed
 from router.doctor.parts import Asked, Part
 
 _MOST_CHUNKS = 2500
+_MANY_CHUNKS = 800
 _ANCHOR = 48
 _LEAST_MOVED = 40
 LISTS = ("tools", "documents")
@@ -184,7 +185,8 @@ def matched(keys: list[int], others: list[int], ahead: int) -> list[tuple[int, i
     while tail < min(len(a), len(b)) and a[-1 - tail] == b[-1 - tail]:
         tail += 1
     mid_a, mid_b = a[: len(a) - tail][:_MOST_CHUNKS], b[: len(b) - tail][:_MOST_CHUNKS]
-    blocks = SequenceMatcher(None, mid_a, mid_b, autojunk=False).get_matching_blocks()
+    many = max(len(mid_a), len(mid_b)) > _MANY_CHUNKS  # then lines that come again and again start no match
+    blocks = SequenceMatcher(None, mid_a, mid_b, autojunk=many).get_matching_blocks()
     runs = [(ahead + i, ahead + j, size) for i, j, size in blocks if size]
     if tail:
         runs.append((len(keys) - tail, len(others) - tail, tail))

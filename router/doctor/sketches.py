@@ -17,7 +17,7 @@ from router.doctor.parts import Asked, Part, canonical
 
 _HEAD_CHUNKS = 256
 _SHAPED_CHARS = 400
-_LOOKS = 24
+_LOOKS = 12
 _ROOT = -1
 _SHORT = 40  # characters
 

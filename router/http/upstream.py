@@ -32,6 +32,8 @@ class Upstream:
         self.timeouts = timeouts
         self._idle: list[ReplicaConnection] = []
         self._busy: set[ReplicaConnection] = set()
+        self._reaching: dict[asyncio.Timeout, float] = {}
+        """When connections were begun that are not there yet."""
         self._heard = False
         self._heard_s = 0.0
         self._sweeper: asyncio.TimerHandle | None = None
@@ -68,15 +70,19 @@ class Upstream:
 
     async def _connected(self) -> "ReplicaConnection":
         loop = asyncio.get_running_loop()
+        limit = asyncio.timeout(self.timeouts.connect_s)
+        began_s = self._reaching[limit] = loop.time()
         try:
-            async with asyncio.timeout(self.timeouts.connect_s):
+            async with limit:
                 _, connection = await loop.create_connection(
                     lambda: ReplicaConnection(self), self._host, self._port, ssl=self._tls
                 )
         except TimeoutError as error:
-            raise Unreachable(f"no connection within {self.timeouts.connect_s:g} s") from error
+            raise Unreachable(f"no connection within {loop.time() - began_s:.1f} s") from error
         except (OSError, ssl.SSLError) as error:
             raise Unreachable(_said(error)) from error
+        finally:
+            del self._reaching[limit]
         return connection
 
     async def _on(
@@ -118,7 +124,7 @@ class Upstream:
         """
         if self._heard:
             self._heard, self._heard_s = False, now_s
-        last_s, oldest_s = self._heard_s, now_s
+        last_s, oldest_s = self._heard_s, min(self._reaching.values(), default=now_s)
         for connection in self._busy:
             if connection.paused:
                 continue  # by a client that does not read, so this says nothing of the replica
@@ -135,6 +141,9 @@ class Upstream:
         """The replica hangs: let other replicas have what it has not begun to answer."""
         for connection in list(self._busy):
             connection.given_up(error)
+        for limit in list(self._reaching):
+            if not limit.expired():
+                limit.reschedule(0.0)
 
     def cut_off(self, silent_s: float, now_s: float, detail: str) -> None:
         """The replica is going: break off what it has said nothing to for so long."""

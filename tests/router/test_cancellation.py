@@ -108,7 +108,7 @@ class Scene:
 
     async def arrived(self, phase: str, before: int) -> None:
         if phase == "body":
-            await until(lambda: any(getattr(one, "_body_bytes", 0) for one in self.up._listener.connections))
+            await until(lambda: any(getattr(one, "_body_bytes", 0) for one in self.up.doors._connections))
         elif phase == "queued":
             await until(lambda: self.counts()[0] == 1)
         else:
@@ -116,7 +116,7 @@ class Scene:
 
     def counts(self) -> tuple[int, int, int]:
         admission = self.up.gateway._admission
-        return admission.requests, admission.tokens, len(self.up._listener.connections)
+        return admission.requests, admission.tokens, len(self.up.doors._connections)
 
     async def settled(self) -> None:
         """Nothing is counted anywhere, and the router serves."""

@@ -6,7 +6,7 @@ import pytest
 
 from router.aside import Aside
 from router.http.connection import ReplicaConnection
-from router.http.exchange import TimedOut, Timeouts
+from router.http.exchange import TimedOut, Timeouts, Unreachable
 from router.http.upstream import Upstream
 from router.probes import ProbeError, Refused
 from router.vigil import Vigil
@@ -232,3 +232,21 @@ async def test_silence_is_measured_from_the_last_word_or_the_first_wait():
         with pytest.raises(TimedOut):
             await task
     assert upstream.silent_s(30.0) == 0.0
+
+
+async def test_a_replica_that_can_not_be_reached_is_given_up_like_one_that_hangs():
+    """An address from which nothing comes back, as of a machine that lost its power."""
+    upstream = Upstream("127.0.0.1", 1, timeouts=Timeouts(connect_s=60))
+    loop = asyncio.get_running_loop()
+
+    async def never(*_, **__):
+        await asyncio.Event().wait()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "create_connection", never)
+        task = asyncio.ensure_future(upstream.exchange(b"POST", NoReply(), Content()))
+        await until(lambda: upstream.silent_s(loop.time()) > 0.0)
+        upstream.given_up(TimedOut("hung"))
+        with pytest.raises(Unreachable, match="no connection within"):
+            await task
+    assert upstream.silent_s(loop.time() + 5) == 0.0

@@ -19,6 +19,7 @@ from router.doctor.parts import Asked, Part, canonical
 PIECE = 512
 _CHAINS = 400_000
 _CHUNKS = 400_000
+_NUMBERS = 100_000
 _FAMILIES = 256
 _KEPT_CHARS = 24 * 1024 * 1024
 _SHORT_CHUNK = 12  # characters; shorter lines are everywhere and say nothing
@@ -185,7 +186,7 @@ class Families:
         kept = Kept(number, family, ask)
         self._kept[number] = self._latest[family] = kept
         self._family_of[number] = family
-        if len(self._family_of) > _CHUNKS:
+        if len(self._family_of) > _NUMBERS:
             self._family_of.popitem(last=False)
         self._kept_chars += ask.chars
         while self._kept_chars > _KEPT_CHARS and len(self._kept) > 1:

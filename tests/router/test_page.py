@@ -416,6 +416,7 @@ async def test_everything_there_may_be_is_shown(tmp_path):
         for words in (
             "refused the connection, 2 restarts, 14 failures",
             "11,000 of 20,000",
+            "left for a less busy replica",
             "r2: start vLLM with --kv-events-config <what>",
             "lmetric would have chosen another replica for 25 of 100 requests (25.0 %)",
             "100 fewer prompt tokens would be computed (10.0 %). It failed once.",

@@ -188,13 +188,21 @@ function showRates(timeS, [delivered, predicted, available]) {
 
 // -- losses, shadow, decisions, doctor -----------------------------------------------------------------------------
 
+const REASONS = {
+  workload: "no replica had them",
+  load: "left for a less busy replica",
+  routing: "the replica that had them could not be chosen",
+  stale: "predicted, but not found",
+  unreadable: "prompts whose blocks are not known",
+};
+
 function showLosses(losses) {
   const found = Object.entries(losses).sort((one, other) => other[1] - one[1]);
   byId("losses").hidden = found.length === 0;
   const most = Math.max(1, ...found.map(([, tokens]) => tokens));
   const table = byId("loss-table");
   keep(table.tBodies[0], found, ([reason]) => reason, () => row(table, 0), (line, [reason, tokens]) => {
-    fill(line.cells[0], reason);
+    fill(line.cells[0], reason, { small: REASONS[reason] ?? "" });
     fill(line.cells[1], whole(tokens));
     fill(line.cells[2], "", { fraction: tokens / most });
     line.cells[2].querySelector(".track").classList.add("lost");

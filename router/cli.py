@@ -250,6 +250,7 @@ def _explain_arguments(parser: argparse.ArgumentParser) -> None:
     add("--path", default=CHAT, help="the path the body would be posted to (%(default)s)")
     add("--tokenizer", type=Path, metavar="FOLDER", help="ask no router: show tokens and blocks by this tokenizer")
     add("--block-tokens", type=count(1), default=16, help="with --tokenizer: tokens in a block (%(default)s)")
+    add("--tenant", default="", metavar="NAME", help="the tenant that would send it, where tenants are on")
     json_argument(parser)
 
 
@@ -259,7 +260,7 @@ def _explain(arguments: Arguments) -> int:
     if arguments.tokenizer is not None:
         told = offline(arguments.body, arguments.path, arguments.tokenizer, arguments.block_tokens)
     else:
-        told = explain(arguments.body, arguments.path, arguments.url)
+        told = explain(arguments.body, arguments.path, arguments.url, arguments.tenant)
     from router.tables import print_explained
 
     return print_explained(told, as_json=arguments.json)

@@ -19,9 +19,9 @@ from router.templates import TemplateError
 from router.tokenizers import TokenizerError
 
 
-def explain(body: str, path: str, url: str) -> dict[str, Any]:
-    """What the router whose admin address is `url` says of the body in a file."""
-    return asyncio.run(_asked(_read(body), path, url.rstrip("/")))
+def explain(body: str, path: str, url: str, tenant: str = "") -> dict[str, Any]:
+    """What the router whose admin address is `url` says of the body in a file, sent by a tenant where those are on."""
+    return asyncio.run(_asked(_read(body), path, url.rstrip("/"), tenant))
 
 
 def offline(body: str, path: str, folder: Path, block_tokens: int) -> dict[str, Any]:
@@ -58,8 +58,8 @@ def _read(body: str) -> bytes:
         raise UsageError(f"{body} can't be read: {error.strerror}") from None
 
 
-async def _asked(body: bytes, path: str, url: str) -> dict[str, Any]:
-    headers = {"Content-Type": "application/json"}
+async def _asked(body: bytes, path: str, url: str, tenant: str) -> dict[str, Any]:
+    headers = {"Content-Type": "application/json", "X-Router-Tenant": tenant}
     try:
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as client,

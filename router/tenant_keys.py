@@ -78,9 +78,11 @@ def good_name(name: object) -> bool:
 class Register:
     """All tenants at one moment; never changed, only replaced."""
 
-    __slots__ = ("_keys", "_tenants")
+    __slots__ = ("_anybody", "_keys", "_tenants")
 
-    def __init__(self, tenants: Iterable[Tenant] = (), keys: Iterable[Key] = ()) -> None:
+    def __init__(self, tenants: Iterable[Tenant] = (), keys: Iterable[Key] = (), *, anybody: bool = False) -> None:
+        """`anybody`: there is no file, so whoever a token names is a tenant."""
+        self._anybody = anybody
         self._tenants = {tenant.name: tenant for tenant in tenants}
         self._keys: dict[bytes, list[Key]] = {}
         for key in keys:
@@ -104,8 +106,13 @@ class Register:
                 keys[key.tenant.name].append(key)
         return [(tenant, keys[tenant.name]) for tenant in self._tenants.values()]
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._tenants
+
     def named(self, name: str) -> Tenant | None:
-        return self._tenants.get(name)
+        """The tenant of that name; None where it is nobody's."""
+        found = self._tenants.get(name)
+        return Tenant(name) if found is None and self._anybody else found
 
     def of_key(self, key: bytes, now_s: float) -> Tenant | None:
         """Whose key this is at `now_s` seconds since 1970; None when it is nobody's, or its time is over.

@@ -46,7 +46,7 @@ class TenantCounts:
         yield gauge("router_tenants_file_faulty", [((), int(bool(self._register.fault)))])
 
     def _label(self, tenant: str) -> str:
-        if len(self._labels) >= self._most or self._register.value.named(tenant) is None:
+        if len(self._labels) >= self._most or tenant not in self._register.value:
             return OTHER
         return self._labels.setdefault(tenant, tenant)
 

@@ -71,7 +71,7 @@ async def wired(
     """
     if not tenants_on(config):
         return Wired(OpenDoor(), frozenset(), (), _SHARED, False)
-    register: Current[Register] = Fixed(Register())
+    register: Current[Register] = Fixed(Register(anybody=True))
     if config.tenants.file is not None:
         register = await stack.enter_async_context(Reread(Path(config.tenants.file), read, interval_s=LOOK_S))
     tokens = await _tokens(config, stack)

@@ -64,7 +64,7 @@ class Door(Protocol):
         ...
 
     def named(self, name: str | None) -> Guest:
-        """An operator's dry run for a tenant: nothing is counted."""
+        """An operator's dry run for a tenant: nothing is counted. Raises `BadRequest` for a name that is nobody's."""
         ...
 
     def salted(self, call: Call, ask: Ask, guest: Guest) -> Call:
@@ -135,7 +135,10 @@ class Tenants:
     def named(self, name: str | None) -> Guest:
         if not name:
             return Guest("", "", None)
-        return Guest(name, self._salts.value.of(self._named(name), self._wall_clock()), None)
+        tenant = self._register.value.named(name)
+        if tenant is None:
+            raise BadRequest(f"no tenant is named {name[:100]!r}")
+        return Guest(name, self._salts.value.of(tenant, self._wall_clock()), None)
 
     def salted(self, call: Call, ask: Ask, guest: Guest) -> Call:
         return self._paths.salted(call, ask, guest.salt)
@@ -152,11 +155,10 @@ class Tenants:
             return tenant
         if self._tokens is None or given.count(b".") != 2:
             raise Unauthorized("the API key is not known here, or its time is over")
-        return self._named(self._tokens.value.tenant_of(given, now_s))
-
-    def _named(self, name: str) -> Tenant:
-        """A tenant by name; one that a token names need not be in the file, and then it has no limits."""
-        return self._register.value.named(name) or Tenant(name)
+        tenant = self._register.value.named(self._tokens.value.tenant_of(given, now_s))
+        if tenant is None:
+            raise Unauthorized("the token names a tenant that is not in the tenants file")
+        return tenant
 
 
 def credential(headers: Headers) -> bytes:

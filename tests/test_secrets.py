@@ -12,6 +12,8 @@ import sys
 
 import pytest
 
+from router.salts import Salts
+from router.tenant_keys import Tenant, hashed
 from sim.emulator_faults import Faults
 from tests.emulated import emulated
 from tests.fakes import client_of, fake_replica, ok, post
@@ -19,7 +21,8 @@ from tests.processes import ROOT, addresses, served
 
 CLIENT_KEY, REPLICA_KEY = "sk-test-K3yM4terial-0001", "rp-Xq7WvZ1n-0002"
 PASSWORD, QUERY_KEY, PROMPT = "pw-Hj4LmB9c-0003", "qk-Dt2RyF6u-0004", "Zyx Quetzal Fjord 0005"
-SECRETS = (CLIENT_KEY, REPLICA_KEY, PASSWORD, QUERY_KEY, PROMPT)
+SALT_SECRET = "sl-Pb8NwK3x-0006-Vd5JhR9m-0007-abcdefgh"
+SECRETS = (CLIENT_KEY, REPLICA_KEY, PASSWORD, QUERY_KEY, PROMPT, SALT_SECRET)
 AUTHORIZATION = b"Authorization: Bearer " + CLIENT_KEY.encode()
 JSON = b"Content-Type: application/json"
 LENGTH = 8
@@ -121,6 +124,47 @@ async def test_nothing_the_router_says_holds_a_secret() -> None:
     assert leaked(log) == set()
     assert {"ok", "client-error", "replica-error", "cut"} <= set(re.findall(r"INFO router.requests (\S+)", log))
     assert any(b"replica_unreachable" in one or b"no_replica_available" in one for one in said)
+
+
+@pytest.mark.timeout(60)
+async def test_tenants_keys_and_salts_are_said_nowhere(tmp_path) -> None:
+    """Two tenants, the secret, and what it becomes: in no answer, no metric and no line of the log."""
+    (tmp_path / "tenants.toml").write_text(f'[tenants.acme]\nkeys = [{{ hash = "{hashed(CLIENT_KEY)}" }}]\n')
+    (tmp_path / "secret").write_text(SALT_SECRET)
+    salt = Salts(SALT_SECRET.encode()).of(Tenant("acme"), 0.0)
+    async with fake_replica() as replica:
+        replica.models = [{"id": "tiny", "object": "model"}]
+        words = ["--replicas", replica.url, "--tenants", str(tmp_path / "tenants.toml")]
+        words += [
+            "--salt-secret-file",
+            str(tmp_path / "secret"),
+            "--set",
+            "log.level=debug",
+            "--set",
+            "log.requests=true",
+        ]
+        with served(*words, env=environment()) as process:
+            url, admin, log = await asyncio.to_thread(addresses, process)
+            said = [await reply_to(url, post(body(), AUTHORIZATION, JSON)) for _ in range(2)]
+            assert salt.encode() in replica.seen[-1].body
+            said += [await reply_to(url, raw) for raw in MALFORMED.values()]
+            said.append(await reply_to(url, post(body(), b"Authorization: Bearer " + QUERY_KEY.encode())))
+            said.append(await reply_to(url, post(body(), AUTHORIZATION, b"x-api-key: " + QUERY_KEY.encode())))
+            said.append(await reply_to(url, post(body(kv_transfer_params='{"a":1}'), AUTHORIZATION)))
+            for path in ("/metrics", "/state", "/health"):
+                said.append(await reply_to(admin, get(path, AUTHORIZATION)))
+            said.append(
+                await reply_to(admin, post(body(), b"X-Router-Tenant: acme", path=b"/explain?path=/v1/completions"))
+            )
+            (tmp_path / "tenants.toml").write_text(f'[tenants.acme]\nkeys = ["{CLIENT_KEY}"]\n')
+            process.send_signal(signal.SIGTERM)
+            log += await asyncio.to_thread(process.stderr.read)
+    assert {number: leaked(one) for number, one in enumerate(said) if leaked(one)} == {}
+    assert leaked(log) == set()
+    for text in (log, *(one.decode("latin-1") for one in said)):
+        assert not [start for start in range(len(salt) - LENGTH + 1) if salt[start : start + LENGTH] in text]
+        assert hashed(CLIENT_KEY)[7:15] not in text
+    assert b'tenant="acme"' in b"".join(said)
 
 
 @pytest.mark.parametrize(

@@ -294,6 +294,8 @@ async def test_a_dry_run_names_its_tenant_and_predicts_nothing_of_another(tmp_pa
             matched[name] = reply.json["replicas"][0]["matched_tokens"]
         assert matched["alpha"] > 0
         assert (matched["beta"], matched[""]) == (0, 0)
+        reply = await posted(up.admin_url, prompt, b"X-Router-Tenant: nobody", path=b"/explain")
+        assert (reply.status, reply.error["message"]) == (400, "no tenant is named 'nobody'")
 
 
 async def test_requests_go_on_while_the_file_changes(tmp_path, monkeypatch, caplog):
@@ -343,11 +345,15 @@ async def test_a_token_comes_in_under_its_tenants_name_and_limits(tmp_path):
         assert await asked(sub="alpha") == 200
         assert salt_seen(replica) == SALT_OF["alpha"]
         assert [await asked(sub="beta"), await asked(sub="beta")] == [200, 429]
-        assert await asked(sub="in-no-file") == 200
+        assert await asked(sub="in-no-file") == 401
         assert await asked(sub="alpha", aud="else") == 401
         unsigned = jwt.encode(claims | {"sub": "alpha"}, None, "none")
         assert (await posted(up.url, BODY, bearer(unsigned))).status == 401
         assert (await posted(up.url, BODY, bearer(ALPHA))).status == 200
+    async with fake_replica() as replica, tenanted(tmp_path, replica, tenants__file=None, **settings) as up:
+        assert await asked(sub="in-no-file") == 200
+        assert salt_seen(replica) == SALTS.of(Tenant("in-no-file"), 0.0)
+        assert (await posted(up.url, BODY, bearer(ALPHA))).status == 401
         told = up.metrics.exposition().decode()
         assert 'router_tenant_requests_total{outcome="ok",tenant="other"} 1.0' in told
         assert not [line for line in told.splitlines() if line.startswith("router_tenant_") and "in-no-file" in line]
@@ -376,7 +382,7 @@ def test_neither_tenants_nor_users_make_labels_grow():
 
 async def test_many_names_leave_nothing_behind():
     """A token may name anybody: nothing of who came once may stay."""
-    register: Fixed[Register] = Fixed(Register())
+    register: Fixed[Register] = Fixed(Register(anybody=True))
     quotas, counts = Quotas(lambda: 0.0), TenantCounts(register)
     door = Tenants(
         register=register,

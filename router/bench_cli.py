@@ -32,7 +32,12 @@ _RECORDED = (
 
 def run(given: Arguments) -> int:
     """The command. Raises `UsageError` and `RouterError` with a text for the user."""
-    report = asyncio.run(measured(given))
+    try:
+        import uvloop
+    except ImportError:
+        report = asyncio.run(measured(given))
+    else:
+        report = uvloop.run(measured(given))
     _printed(report, given)
     return 130 if report.interrupted else int(report.failed)
 
@@ -55,7 +60,7 @@ async def measured(given: Arguments) -> "Report":
     plan = _plan(given)
     own = _own_trace(given)
     phases: list[Phase] = []
-    async with connected(_headers(given), given.timeout) as client:
+    async with connected(_headers(given), given.timeout) as client, connected({}, given.timeout) as bare:
         sides = []
         for place, url in enumerate(urls):
             found = await about(client, url, given.model)
@@ -63,8 +68,9 @@ async def measured(given: Arguments) -> "Report":
             sides.append(Side(chr(ord("A") + place), found, groups, tuple(metrics) or (url,)))
             await tried(client, sides[-1], plan)
         planned = tuple(parts(sides, plan))
+        counting = bare if metrics else client
         with _progress(planned) as watch:
-            interrupted = await _until_interrupted(run(client, planned, plan, watch, phases))
+            interrupted = await _until_interrupted(run(client, planned, plan, watch, phases, counting=counting))
     return Report(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         sides=tuple(sides),

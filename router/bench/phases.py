@@ -100,9 +100,18 @@ def parts(sides: Sequence[Side], plan: Plan) -> Iterator[Part]:
 
 
 async def run(
-    client: aiohttp.ClientSession, planned: Sequence[Part], plan: Plan, watch: Watch, done: list[Phase]
+    client: aiohttp.ClientSession,
+    planned: Sequence[Part],
+    plan: Plan,
+    watch: Watch,
+    done: list[Phase],
+    *,
+    counting: aiohttp.ClientSession,
 ) -> None:
-    """Run them, adding each to `done`; cancelled, what there is of the phase under way is added too."""
+    """Run them, adding each to `done`; cancelled, what there is of the phase under way is added too.
+
+    `counting` reads the engines' counters: where these are elsewhere, it carries no key of the server's.
+    """
     for part in planned:
         answers: list[Answer] = []
         heard = watch(part)
@@ -111,13 +120,13 @@ async def run(
             answers.append(answer)
             heard(answer)
 
-        before = await counted(client, part.side.metrics_urls)
+        before = await counted(counting, part.side.metrics_urls)
         difference = None
         complete = False
         try:
             await driven(client, part.side.about.url, asks(part), told, in_flight=plan.in_flight)
             complete = True
-            after = await counted(client, part.side.metrics_urls)
+            after = await counted(counting, part.side.metrics_urls)
             difference = after.since(before) if after is not None and before is not None else None
         finally:
             if answers:
@@ -138,7 +147,8 @@ async def tried(client: aiohttp.ClientSession, side: Side, plan: Plan) -> None:
         seen.add(prompt.path)
         headers = {"Content-Type": "application/json", **prompt.headers}
         try:
-            async with client.post(side.about.url + prompt.path, data=prompt.body, headers=headers) as answer:
+            url = side.about.url + prompt.path
+            async with client.post(url, data=prompt.body, headers=headers, allow_redirects=False) as answer:
                 told = (await answer.read()).decode("utf-8", "replace")
         except (aiohttp.ClientError, TimeoutError, OSError):
             continue  # the phases tell of it, by kind

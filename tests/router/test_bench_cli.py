@@ -8,6 +8,8 @@ import threading
 
 import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from router import bench_cli
 from router.arguments import parsed
@@ -142,6 +144,22 @@ async def test_counters_are_read_where_answers_are_silent(server):
         report = await bench(replica.url, *EXACT, "--groups", "unique", "--metrics", server.url)
     cold = rows(report)["A", "unique", "cold"]
     assert (cold["cached_source"], cold["cached_tokens"], cold["cached_fraction"]) == ("metrics", 100, 0.25)
+
+
+async def test_the_key_does_not_go_to_engines_elsewhere(monkeypatch):
+    monkeypatch.setenv("BENCH_KEY", "secret-key")
+    seen = []
+
+    async def told(http):
+        seen.append(http.headers.get("Authorization"))
+        return web.Response(text="vllm:prefix_cache_queries_total 1\nvllm:prefix_cache_hits_total 0\n")
+
+    app = web.Application()
+    app.router.add_get("/metrics", told)
+    async with TestServer(app) as elsewhere, fake_replica(ok(b"{}")) as replica:
+        metrics = str(elsewhere.make_url(""))
+        await bench(replica.url, *EXACT, "--api-key-env", "BENCH_KEY", "--groups", "unique", "--metrics", metrics)
+    assert seen == [None] * 4
 
 
 async def test_ctrl_c_ends_the_load_and_not_the_report():

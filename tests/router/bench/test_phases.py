@@ -83,7 +83,7 @@ def test_a_group_with_times_of_its_own_keeps_them_unless_a_rate_is_given():
 
 async def measured(emulator, planned, wanted, done):
     async with connected({}, 5.0) as client:
-        await run(client, planned, wanted, lambda part: lambda answer: None, done)
+        await run(client, planned, wanted, lambda part: lambda answer: None, done, counting=client)
 
 
 async def test_cold_is_cold_and_the_figures_are_the_engines():
@@ -124,7 +124,7 @@ async def test_a_run_that_is_cancelled_keeps_what_it_has():
 
                 return told
 
-            work = asyncio.create_task(run(client, list(parts([side], plan())), plan(), watch, done))
+            work = asyncio.create_task(run(client, list(parts([side], plan())), plan(), watch, done, counting=client))
             with pytest.raises(asyncio.CancelledError):
                 await work
     finally:

@@ -161,7 +161,12 @@ FAMILIES: tuple[Family, ...] = (
         "Prompt tokens to compute by the index: where the live policy sent those requests, where the shadow would have",
     ),
     Family("router_shadow_failures_total", "counter", (), "Choices the shadow policy failed to make"),
-    Family("router_loop_stalls_total", "counter", (), "Times the router's event loop was held for more than 50 ms"),
+    Family(
+        "router_loop_stalls_total",
+        "counter",
+        ("kind",),
+        "Times the event loop was held for over 50 ms: busy with the router's own work, or waiting for the machine",
+    ),
     Family("router_loop_longest_stall_seconds", "gauge", (), "The longest the event loop was held since the start"),
     Family("router_build_info", "gauge", ("version",), "1; the version of the router"),
 )

@@ -91,7 +91,9 @@ class Ask(Struct, frozen=True):
 def asked(call: Call) -> Ask:
     """Read a call. Raises `BadRequest` for a known path whose body is no JSON object, `NotServed` for control paths."""
     route = call.path
-    if route in CONTROL:
+    if "/." in route or "//" in route:
+        _plain(route)
+    if route in CONTROL or (route.endswith("/") and route.rstrip("/") in CONTROL):
         raise NotServed(
             f"{route} steers one engine and is not passed on; call the replica itself"
             + (" (the router's own metrics are on its admin port)" if route == "/metrics" else "")
@@ -170,6 +172,12 @@ def batched(route: str, body: Mapping[str, Any]) -> Batch | None:
         sum(len(prompt) for prompt in others if not isinstance(prompt, str)),
         sum(len(prompt) for prompt in others if isinstance(prompt, str)),
     )
+
+
+def _plain(route: str) -> None:
+    """A path that a server behind this one may read as another one is refused: which is served is decided here."""
+    if "//" in route or any(segment in (".", "..") for segment in route.split("/")):
+        raise BadRequest("the path has empty or dot segments; send it without them")
 
 
 def _object(raw: bytes) -> dict[str, Any]:

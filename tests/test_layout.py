@@ -41,6 +41,8 @@ TESTED_ELSEWHERE = {
 """Modules without a test file of their own: where they are tested, and why there."""
 
 OF_SEVERAL_MODULES = {
+    "test_hostile.py",  # the whole router, as those who mean harm use it
+    "test_soak.py",  # the whole router, while everything around it fails
     "test_clients.py",  # the whole router, as client libraries use it
     "test_cancellation.py",  # clients that leave, in every phase of a request
     "test_failover.py",  # the whole router over replicas that are killed, stopped and started again

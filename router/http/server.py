@@ -102,9 +102,10 @@ class ClientConnection(asyncio.Protocol):
             self._next()
 
     def _feed(self, data: bytes) -> None:
-        was_open = self._head_open
+        was_open, boundary, before = self._head_open, self._boundary, self._requests
         try:
             self._parser.feed_data(data)
+            was_open = was_open or (boundary and self._requests == before + 1)  # all of the data is this head's
             if was_open and self._head_open:  # llhttp tells only of whole headers; one without an end must not grow
                 self._untold_bytes += len(data)
                 if self._untold_bytes > self._limits.header_bytes:

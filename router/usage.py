@@ -14,7 +14,10 @@ _FIGURE = re.compile(
     rb'|cache_read_input_tokens|cache_creation_input_tokens)"\s*:\s*(\d+)'
 )
 
-_CLIENTS_FAULT = re.compile(rb'"error":[^\n]*"code":\s*4\d\d\b')
+_CLIENTS_FAULT = re.compile(
+    rb'"error":[^\n]*(?:"code":\s*4\d\d\b|"type":\s*"(?:invalid_request_error|authentication_error|permission_error'
+    rb'|not_found_error|request_too_large|rate_limit_error|BadRequestError|NotFoundError)")'
+)
 _ABORTED = re.compile(rb'"finish_reason":\s*"abort"')
 
 

@@ -120,6 +120,7 @@ async def test_a_200_that_is_none_goes_elsewhere_while_nothing_was_sent(answer, 
     "answer",
     [
         stream(b'data: {"error": {"message": "too long", "code": 400}}\n\n', DONE),
+        stream(b'event: error\ndata: {"type":"error","error":{"type":"invalid_request_error","message":"no"}}\n\n'),
         stream(ROLE, b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n', DONE),
         stream(ROLE, b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n', NO_USAGE, DONE),
         stream(b'data: {"choices":[{"index":0,"text":"an echo"}]}\n\n', NO_USAGE, DONE),

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from router.arguments import Arguments, count, json_argument
 
 if TYPE_CHECKING:
+    from router.doctor.exact import ModelTokens
     from router.doctor.parts import Asked
-    from router.doctor.savings import TokenIds
     from sim.traces.files import Progress
 
 _BODY = ("body", "request", "payload", "request_body", "json")
@@ -68,7 +68,7 @@ def _examined(arguments: Arguments) -> int:
         doctor = Doctor(tokens=tokens, block_tokens=arguments.block_tokens, pair=len(first) == 2)
         for ask in chain(first, asks):
             doctor.seen(ask)
-    diagnosis = doctor.diagnosis(_hits)
+    diagnosis = doctor.diagnosis(_hits, tokens.notes() if tokens is not None else ())
     if not diagnosis.requests:
         raise UsageError("no prompt was found in what was read")
     document = report.document(diagnosis, show_text=arguments.show_text)
@@ -165,25 +165,17 @@ def _body(item: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | None:
     return None
 
 
-def _tokens(folder: Path, block_tokens: int) -> "TokenIds":
-    from router.chat import NotText
+def _tokens(folder: Path, block_tokens: int) -> "ModelTokens":
+    from router.doctor.exact import ModelTokens
     from router.errors import UsageError
     from router.readers import local_reader
     from router.templates import TemplateError
     from router.tokenizers import TokenizerError
 
     try:
-        reader = local_reader(folder, block_tokens=block_tokens)
+        return ModelTokens(local_reader(folder, block_tokens=block_tokens))
     except (TokenizerError, TemplateError) as error:
         raise UsageError(f"--tokenizer {error}") from error
-
-    def ids(route: str, body: Mapping[str, Any]) -> Sequence[int] | None:
-        try:
-            return reader.token_ids(route, body)
-        except (NotText, TemplateError, TokenizerError, OverflowError):
-            return None
-
-    return ids
 
 
 @contextmanager

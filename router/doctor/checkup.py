@@ -5,7 +5,7 @@ family only every sixteenth, which stands for the others. The one rule: a findin
 a real share of its family's tokens again and again. Not here: words and tables (`report`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct, field
 
@@ -77,6 +77,7 @@ class Doctor:
         self._families = Families()
         self._health: dict[int, _Family] = {}
         self._requests = 0
+        self._short = 0
         self._sampled_chars = 0
         self._chars_per_token = [0, 0]
         self._from_s: float | None = None
@@ -90,6 +91,7 @@ class Doctor:
         if not ask.parts:
             return
         self._requests += 1
+        self._short += ask.chars <= self._block_tokens * BYTES_PER_TOKEN
         if ask.time_s is not None:
             self._from_s = min(ask.time_s, ask.time_s if self._from_s is None else self._from_s)
             self._to_s = max(ask.time_s, ask.time_s if self._to_s is None else self._to_s)
@@ -155,7 +157,7 @@ class Doctor:
 
     # -- what was found --------------------------------------------------------------------------------------------
 
-    def diagnosis(self, replay: Replay | None) -> Diagnosis:
+    def diagnosis(self, replay: Replay | None, notes: Iterable[str] = ()) -> Diagnosis:
         """All that was found so far; without a replay nothing is said of what mending would save."""
         families = sorted(self._health.items(), key=lambda item: -item[1].chars)
         told = tuple(self._told(number, family, replay) for number, family in families)
@@ -167,7 +169,15 @@ class Doctor:
             block_tokens=self._block_tokens,
             duration_s=spent or None,
             families=told,
+            notes=(*self._notes(), *notes),
         )
+
+    def _notes(self) -> Iterator[str]:
+        if self._short:
+            yield (
+                f"{self._short:,} of {self._requests:,} prompts are shorter than a block of"
+                f" {self._block_tokens} tokens: nothing of them can be found in a cache"
+            )
 
     def _told(self, number: int, family: _Family, replay: Replay | None) -> FamilyHealth:
         tallies = sorted(family.tallies.values(), key=lambda tally: tally.first)

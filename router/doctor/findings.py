@@ -54,6 +54,8 @@ class Diagnosis(Struct, frozen=True):
     block_tokens: int
     duration_s: float | None
     families: tuple[FamilyHealth, ...]
+    notes: tuple[str, ...] = ()
+    """What a reader must know, a sentence each."""
 
     @property
     def breaks(self) -> bool:

@@ -32,6 +32,7 @@ def document(diagnosis: Diagnosis, *, show_text: bool = False) -> dict[str, Any]
         "exact": diagnosis.exact,
         "block_tokens": diagnosis.block_tokens,
         "duration_s": diagnosis.duration_s,
+        "notes": list(diagnosis.notes),
         "families": [
             {
                 "number": family.number,
@@ -83,6 +84,8 @@ def lines(diagnosis: Diagnosis, *, show_text: bool = False) -> Iterator[str]:
             yield from _family(family, diagnosis, show_text=show_text)
     count = sum(one.breaks for family in diagnosis.families for one in family.findings)
     yield ""
+    for note in diagnosis.notes:
+        yield f"note: {note}"
     yield _counted(count)
 
 

@@ -196,3 +196,9 @@ def test_prompts_that_share_nothing_are_families_of_their_own():
     assert len(diagnosis.families) == 256
     assert not diagnosis.breaks
     assert prose(draw, 3)
+
+
+def test_prompts_shorter_than_a_block_are_told():
+    diagnosis = diagnosed([{"prompt": "what is it?"}] * 10, route="/v1/completions")
+    assert not diagnosis.breaks
+    assert diagnosis.notes[0].startswith("10 of 10 prompts are shorter than a block of 16 tokens")

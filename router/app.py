@@ -189,7 +189,9 @@ async def running(config: Config) -> AsyncIterator[Running]:
         serve = traced(stack, config, gateway, accounts)
         doors = await _public(stack, config, gateway, serve, watcher, stopping, told_all=not tenants.on)
         reload.patience = doors.sweep
-        page = Page(config, policy, metrics=metrics, watcher=watcher, events=events, accounts=accounts, hits=hits)
+        page = Page(
+            lambda: reload.config, policy, metrics=metrics, watcher=watcher, events=events, accounts=accounts, hits=hits
+        )
         admin_url = await _administered(
             stack, config, gateway, watcher, metrics, page, reload.membership, events, shown_too
         )

@@ -58,7 +58,7 @@ class Page:
 
     def __init__(
         self,
-        config: Config,
+        config: Callable[[], Config],
         policy: Policy,
         *,
         metrics: Metrics,
@@ -70,13 +70,13 @@ class Page:
         snapshot_s: float = _SNAPSHOT_S,
         history_s: float = _HISTORY_S,
     ) -> None:
+        """`config` gives the configuration in force: it may be read again."""
         self._metrics = metrics
         self._watcher = watcher
         self._events = events
         self._accounts = accounts
         self._hits = hits
-        self._about = {"version": __version__, "policy": config.policy.name, "shadow": config.policy.shadow}
-        self._block_tokens = config.block_tokens
+        self._config = config
         self._most_watchers = most_watchers
         self._snapshot_s = snapshot_s
         self._history_s = history_s
@@ -168,7 +168,14 @@ class Page:
 
     def _hello(self, application: web.Application) -> dict[str, Any]:
         served = {resource.canonical for resource in application.router.resources()}
-        return {**self._about, "doctor": "/doctor" in served, "history": self._history.points()}
+        policy = self._config().policy
+        return {
+            "version": __version__,
+            "policy": policy.name,
+            "shadow": policy.shadow,
+            "doctor": "/doctor" in served,
+            "history": self._history.points(),
+        }
 
     def _remember(self) -> None:
         self._history.took(time.time(), largest(self._hits.sums()))
@@ -181,7 +188,7 @@ class Page:
             states=self._watcher.states(),
             events=self._events.states(),
             decisions=self._decisions.rows(),
-            block_tokens=self._block_tokens,
+            block_tokens=self._config().block_tokens,
         )
         self._latest = _event("snapshot", seen)
         self._wake()
@@ -189,9 +196,9 @@ class Page:
 
 def costs_by(policy: Policy) -> Callable[[Placed], Mapping[str, float]]:
     """What each replica would have cost by the policy's own account; nothing where it gives none."""
-    explained = getattr(policy, "explained", None)
 
     def costs(placed: Placed) -> Mapping[str, float]:
+        explained = getattr(policy, "explained", None)  # asked each time: another policy may be in force by now
         if not callable(explained):
             return {}
         try:

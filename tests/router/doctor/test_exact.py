@@ -8,7 +8,10 @@ from router.readers import TINY, local_reader
 from router.templates import ChatTemplate
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-TURNS = "{% for m in messages %}[{{ m.role }}]{{ CONTENT }}{% endfor %}{% if add_generation_prompt %}[assistant]OPENER{% endif %}"
+TURNS = (
+    "{% for m in messages %}[{{ m.role }}]{{ CONTENT }}{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]OPENER{% endif %}"
+)
 
 
 def tokens_of(source: str) -> ModelTokens:
@@ -33,7 +36,7 @@ def test_what_cannot_be_rendered_is_counted():
     ("content", "opener", "said"),
     [
         ("m.content", "", []),
-        ("m.content", "<think>", ["comes once"]),
+        ("m.content", "answer: ", ["comes once"]),
         ("m.content.split('</think>')[-1]", "", ["removes reasoning"]),
         ("strftime_now('%d') + m.content", "", ["writes the date"]),
     ],

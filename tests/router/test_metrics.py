@@ -5,13 +5,18 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from policies.fleet import Fleet
+from policies.round_robin import RoundRobin
 from policies.types import Request
+from router.admission import Admission
 from router.families import DECISION_BOUNDS_S, Histogram
 from router.health import Watcher
 from router.kv_events import KvEvents
 from router.losses import Losses
 from router.metrics import FAMILIES, Metrics, Outcome
 from router.rereading import Fixed
+from router.sections import Admission as Rules
+from router.shadow import Shadow
+from router.stalls import Stalls
 from router.tenant_keys import Register
 from router.tenant_metrics import TenantCounts
 
@@ -56,7 +61,9 @@ def metrics(fleet):
     events.follow("r1", "http://127.0.0.1:1", "off")
     tenants = TenantCounts(Fixed(Register()))
     losses = Losses(fleet, lambda: 0.0, [CHAT], blind=False)
-    others = [tenants.collect, losses.collect]
+    admission = Admission(Rules(max_in_flight=1), lambda _: (), lambda: 0.0)
+    shadow = Shadow("round-robin", RoundRobin(), [CHAT], lambda told, placed: told(placed))
+    others = [one.collect for one in (tenants, losses, admission, shadow, Stalls())]
     return Metrics(fleet=fleet, watcher=watcher, events=events, routes=[CHAT], others=others)
 
 

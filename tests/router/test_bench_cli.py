@@ -117,7 +117,7 @@ async def test_an_overloaded_server_shows_late_sends_and_errors_by_kind():
 )
 async def test_faults_of_a_server_are_told_by_kind(server, fault, error):
     await switch(server, every=2, **fault)
-    report = await bench(server.url, *EXACT, "--groups", "unique", "--timeout", "1")
+    report = await bench(server.url, *EXACT, "--groups", "unique", "--timeout", "2")
     for row in rows(report).values():
         assert (row["errors"], row["good"]) == ({error: 5}, 5)
 

@@ -61,6 +61,8 @@ class SideConnection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,  # noqa: ARG002 -- holds the bytes
     ) -> web.StreamResponse:
+        if isinstance(exc, ConnectionResetError):
+            raise exc  # the client left while its reply began; aiohttp ends the connection quietly
         if status >= 500:
             self.log_exception("a request failed by a fault of the router", exc_info=exc)
         if request.writer.output_size > 0:

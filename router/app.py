@@ -18,8 +18,9 @@ from aiohttp import web
 
 from policies.fleet import Fleet
 from policies.plugins import load
+from policies.types import Policy
 from router.accounts import Accounts
-from router.admission import admission_of
+from router.admission import Admission, admission_of
 from router.aside import Aside
 from router.config import Config
 from router.doctor_wiring import diagnosed
@@ -29,25 +30,21 @@ from router.health import Watcher
 from router.http.listener import Serve
 from router.http.upstream import Upstream
 from router.identity import Identity
-from router.insight import shadow_policy, shadowed, traced
+from router.insight import counted, shadow_policy, traced
 from router.kv_events import KvEvents
 from router.kv_follow import followed
 from router.loading import Readers, tokenized_where
-from router.losses import Losses
 from router.member_wiring import gathered
-from router.membership import Membership
 from router.metrics import Metrics
 from router.models import Models, cards
-from router.openai import ROUTES
 from router.page import Page
 from router.placing import Placing
 from router.ports import Doors, administered, listening
 from router.probes import answer, session
-from router.record import Recorder
 from router.reload import InForce, Reload
 from router.retries import Retries
 from router.stalls import Stalls
-from router.tenant_wiring import wired
+from router.tenant_wiring import Wired, wired
 from router.tls import facing_clients, towards_all
 from router.vigil import Vigil, answer_s
 
@@ -79,13 +76,62 @@ class Running:
         return await self.doors.drained(within_s)
 
 
-def recording(config: Config, clock: Callable[[], float], stack: AsyncExitStack) -> Recorder | None:
-    """The recorder of requests where one is wanted, closed with `stack`. Raises `OSError` for a file it can't open."""
-    if config.record.path is None:
-        return None
-    recorder = Recorder(config.record.path, config.block_tokens, max_bytes=config.record.max_bytes, clock=clock)
-    stack.callback(recorder.close)
-    return recorder
+def _watcher(
+    config: Config,
+    fleet: Fleet,
+    clock: Callable[[], float],
+    key: str | None,
+    tls: ssl.SSLContext,
+    changed: Callable[[], None],
+    restarted: Callable[[str], None],
+) -> Watcher:
+    rules = config.health.model_dump(exclude={"slow_start_s"})  # its settings have the watcher's names
+    return Watcher(fleet, clock=clock, replica_key=key, tls=tls, changed=changed, restarted=restarted, **rules)
+
+
+async def _ready(watcher: Watcher, tenants: Wired, readers: Readers) -> None:
+    await watcher.first_answers(_FIRST_ANSWERS_S)
+    await tenants.ready(_FIRST_ANSWERS_S)
+    await readers.ready(_READERS_S)  # or the first seconds' requests go by load, on a loop that loads beside them
+
+
+def _gateway(
+    config: Config,
+    fleet: Fleet,
+    policy: Policy,
+    metrics: Metrics,
+    clock: Callable[[], float],
+    aside: Aside,
+    admission: Admission | None,
+    upstreams: Mapping[str, Upstream],
+    watcher: Watcher,
+    models: Models,
+    accounts: Accounts,
+    tenants: Wired,
+    key: str | None,
+) -> Gateway:
+    return Gateway(
+        fleet=fleet,
+        placing=Placing(fleet, policy, metrics, clock, aside, admission.room if admission else None),
+        upstreams=upstreams,
+        admission=admission,
+        retries=Retries(
+            fleet=fleet,
+            watcher=watcher,
+            aside=aside,
+            metrics=metrics,
+            clock=clock,
+            admission=admission,
+            **config.retries.model_dump(),
+        ),
+        models=models,
+        accounts=accounts,
+        forwarding=Forwarding(key, tenants.credentials),
+        tenants=tenants.door,
+        user=Identity(config.identity.user),
+        session=Identity(config.identity.session),
+        clock=clock,
+    )
 
 
 @asynccontextmanager
@@ -111,59 +157,24 @@ async def running(config: Config) -> AsyncIterator[Running]:
             events.learnt()
             readers.wanted({card.root: card.id for card in found if not card.adapter}.items())
 
-        watcher = Watcher(
-            fleet,
-            clock=clock,
-            replica_key=key,
-            tls=everywhere,
-            changed=learnt,
-            restarted=lambda name: events.restarted(name),  # noqa: PLW0108 -- events are made from the watcher
-            **config.health.model_dump(exclude={"slow_start_s"}),  # its settings have the watcher's names
-        )
+        def restarted(name: str) -> None:
+            events.restarted(name)  # events are made from the watcher
+
+        watcher = _watcher(config, fleet, clock, key, everywhere, learnt, restarted)
         events = followed(fleet, watcher, client)
         readers = Readers(config, watcher, client, where=tokenized_where(config, policy, *seconds))
         stack.callback(readers.close)
         models = Models(readers.of)
         tenants = await wired(config, os.environ, clock, stack, watcher, client)
-        losses = Losses(fleet, clock, ROUTES, blind=not getattr(policy, "uses_prefixes", True))
         admission = admission_of(config.admission, lambda request: fleet.view(request, clock()), clock)
-        shadows = shadowed(config, seconds)
         stalls = await stack.enter_async_context(Stalls())
-        others = (
-            *tenants.families,
-            losses.collect,
-            stalls.collect,
-            *(one.collect for one in shadows),
-            *([admission.collect] if admission else []),
+        families = (*tenants.families, stalls.collect, *([admission.collect] if admission else []))
+        metrics, accounts, losses = counted(
+            config, stack, clock, policy, seconds, fleet, watcher, events, tenants.door, families
         )
-        metrics = Metrics(fleet=fleet, watcher=watcher, events=events, routes=ROUTES, others=others)
-        level = logging.INFO if config.log.requests else logging.DEBUG
-        recorder = recording(config, clock, stack)
-        accounts = Accounts(metrics, watcher, clock, tenants.door, fleet=fleet, request_level=level, recorder=recorder)
-        accounts.ears.append(losses.answered)
-        accounts.choice_ears.extend(one.placed for one in shadows)
         aside = Aside(lambda: watcher.trials, lambda name: fleet.load(name)[0])
-        gateway = Gateway(
-            fleet=fleet,
-            placing=Placing(fleet, policy, metrics, clock, aside, admission.room if admission else None),
-            upstreams=upstreams,
-            admission=admission,
-            retries=Retries(
-                fleet=fleet,
-                watcher=watcher,
-                aside=aside,
-                metrics=metrics,
-                clock=clock,
-                admission=admission,
-                **config.retries.model_dump(),
-            ),
-            models=models,
-            accounts=accounts,
-            forwarding=Forwarding(key, tenants.credentials),
-            tenants=tenants.door,
-            user=Identity(config.identity.user),
-            session=Identity(config.identity.session),
-            clock=clock,
+        gateway = _gateway(
+            config, fleet, policy, metrics, clock, aside, admission, upstreams, watcher, models, accounts, tenants, key
         )
         hits, shown_too = diagnosed(config, gateway, accounts, clock)
         reload = await gathered(
@@ -183,18 +194,12 @@ async def running(config: Config) -> AsyncIterator[Running]:
         await stack.enter_async_context(watcher)
         if config.timeouts.hung_s is not None:
             await _kept_vigil(stack, key, upstreams, watcher, aside, config.timeouts.hung_s, everywhere)
-        await watcher.first_answers(_FIRST_ANSWERS_S)
-        await tenants.ready(_FIRST_ANSWERS_S)
-        await readers.ready(_READERS_S)  # or the first seconds' requests go by load, on a loop that loads beside them
+        await _ready(watcher, tenants, readers)
         serve = traced(stack, config, gateway, accounts)
         doors = await _public(stack, config, gateway, serve, watcher, stopping, told_all=not tenants.on)
         reload.patience = doors.sweep
-        page = Page(
-            lambda: reload.config, policy, metrics=metrics, watcher=watcher, events=events, accounts=accounts, hits=hits
-        )
-        admin_url = await _administered(
-            stack, config, gateway, watcher, metrics, page, reload.membership, events, shown_too
-        )
+        page = Page(lambda: reload.config, policy, metrics, watcher, events, accounts, hits)
+        admin_url = await _administered(stack, reload, gateway, watcher, metrics, page, events, shown_too)
         up = Running(doors.url, admin_url, gateway, fleet, watcher, events, reload, stopping, readers, metrics, doors)
         _log.info(
             "serving %s with %s over %d replicas; admin on %s", up.url, config.policy.name, len(upstreams), admin_url
@@ -249,24 +254,24 @@ async def _public(
 
 async def _administered(
     stack: AsyncExitStack,
-    config: Config,
+    reload: Reload,
     gateway: Gateway,
     watcher: Watcher,
     metrics: Metrics,
     page: Page,
-    membership: Membership,
     events: KvEvents,
     more: Iterable[web.RouteDef],
 ) -> str:
     from router.member_routes import member_routes
     from router.web import admin_application, state
 
+    config = reload.config
     application = admin_application(
         gateway,
         metrics=metrics.exposition,
         health=lambda: state(watcher, events),
         body_bytes=config.limits.body_bytes,
-        routes=[*page.routes(), *member_routes(membership, config), *more],
+        routes=[*page.routes(), *member_routes(reload.membership, config), *more],
     )
     application.on_shutdown.append(page.ended)
     await stack.enter_async_context(page)

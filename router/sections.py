@@ -54,7 +54,9 @@ class Admin(Section):
     host: str = Field(
         default="127.0.0.1", description="address of the page, /metrics, /state and /explain; keep it away from clients"
     )
-    port: Port = Field(default=9090, description="port of the page, /metrics, /state and /explain; 0 takes any free one")
+    port: Port = Field(
+        default=9090, description="port of the page, /metrics, /state and /explain; 0 takes any free one"
+    )
     key_file: str | None = Field(
         default=None,
         description="file with a key that changes must bring; without it they are made over loopback only",

@@ -139,7 +139,7 @@ class Gateway:
                 self._accounts.answered(placed, began_s, tries.at_s, ending, len(tries.failed))
             finally:
                 if ending.status < 400:
-                    self.fleet.done(request, prompt.stored)
+                    self.fleet.done(request, prompt.stored_by(ending.tail))
                 else:  # the prompt was not computed, so nothing of it is cached
                     self.fleet.failed(request)
             return

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct
 
 from policies.blocks import Chain
+from router.answers import Open, answer_blocks
 from router.chat import NotText, part_text
 
 BYTES_PER_TOKEN = 4  # of English text, roughly; for prompts that can't be tokenized
@@ -55,9 +56,17 @@ class Prompt(Struct, frozen=True):
     """Why the basis is not exact, in words without any of the prompt's text."""
     stored: tuple[bytes, ...] = ()
     """Keys that continue `blocks`: full blocks this request fills but can't read, its very last one for instance."""
+    opened: Open | None = None
+    """The same as its answer will continue it; None where the next turn's tokens can't be told from the answer."""
     alone: bool = True
     """Whether an engine reports what it found of this prompt. Of several prompts or samples in one body it reports the
     last one's find (vLLM 0.32), which the others had just stored."""
+
+    def stored_by(self, reply: bytes) -> tuple[bytes, ...]:
+        """Keys that continue `blocks`, those of the answer too where they are known; `reply` is the body's end."""
+        if self.opened is None or not self.alone:
+            return self.stored
+        return answer_blocks(self.opened, reply, self.tokens, len(self.blocks)) or self.stored
 
 
 class PromptReader(Protocol):

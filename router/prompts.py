@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from policies.blocks import TOKEN_BYTES, Chain, hittable_blocks, packed
+from router.answers import Closing, Open, closing
 from router.chat import NotText, conversation, without_mark
 from router.prompt_bodies import (
     BYTES_PER_TOKEN,
@@ -32,7 +33,7 @@ from router.prompt_bodies import (
 from router.prompt_cache import Prefix, PrefixCache, names
 from router.prompt_dialects import as_chat
 from router.prompt_fallbacks import ReplicaReader, TextReader
-from router.render_plans import RenderPlans
+from router.render_plans import SHAPING, RenderPlans
 from router.templates import ChatTemplate, TemplateError
 from router.tokenizers import Tokenizer, TokenizerError, pieces
 
@@ -43,6 +44,8 @@ _log = logging.getLogger("router.prompts")
 _RENDER_INLINE = 256 * 1024  # characters; a longer conversation is rendered and named in a thread
 _SHORT = 1024  # characters; a shorter text is tokenized whole every time, which costs less than looking for its pieces
 _GIVEN_INLINE = 64 * 1024  # tokens; hashing more takes over a millisecond
+
+_CHAT = "/v1/chat/completions"
 
 _PROBE = ("What is it?", "A store.\n\nOf blocks.", "  Why?  ", "<b>1 234</b> Gr\u00fc\u00dfe \u4f60\u597d", "thanks")
 
@@ -90,6 +93,7 @@ class LocalReader:
         self._executor = executor
         self._source = source
         self._cut = self._best_cut()
+        self._closing = self._answer_closing()
         tokenizer.encode(["warm up: the first call of an engine is its slowest"])
 
     def __repr__(self) -> str:
@@ -179,6 +183,14 @@ class LocalReader:
         except (NotText, TemplateError, TokenizerError):
             return ""
 
+    def _answer_closing(self) -> Closing | None:
+        if self.template is None:
+            return None
+        try:
+            return closing(lambda messages: self._rendered(_CHAT, {"messages": messages})[0], self.tokenizer, self._cut)
+        except (NotText, TemplateError, TokenizerError):
+            return None
+
     # -- tokens and keys -------------------------------------------------------------------------------------------
 
     async def _read(self, route: str, body: Mapping[str, Any], chain: Chain, size: int) -> Prompt:
@@ -192,15 +204,24 @@ class LocalReader:
             text = self._text(route, body, chain)
         else:
             text = await self._inline(size <= _RENDER_INLINE, lambda: self._text(route, body, chain))
+        before: Prefix | None = None
         if text.names:
-            tokens, keys = await self._tokenized(text, chain)
+            before, tokens, keys = await self._tokenized(text, chain)
         else:
             inline = len(text.pieces[0]) <= self.tokenizer.inline_bytes
             tokens, keys = await self._inline(inline, lambda: self._whole(text, chain))
         if text.doubt:
             blocks = tuple(keys[: hittable_blocks(tokens, self._block_tokens)])
             return Prompt(tokens + text.tokens_after, blocks, "approximate", text.doubt)
-        return self._exact(tokens, keys)
+        return self._exact(tokens, keys, self._opened(route, body, text, chain, before))
+
+    def _opened(
+        self, route: str, body: Mapping[str, Any], text: _Text, chain: Chain, before: Prefix | None
+    ) -> Open | None:
+        """The prompt as its answer will continue it, for plain chats."""
+        if self._closing is None or route != _CHAT or text.trailing or not SHAPING.isdisjoint(body):
+            return None
+        return Open(self.tokenizer, self._closing, chain, before, text.pieces[-1], text.leading, self._block_tokens)
 
     async def _inline(self, inline: bool, work: Callable[[], T]) -> T:
         """Short work here and now, long work in a thread."""
@@ -209,9 +230,9 @@ class LocalReader:
     def _of_ids(self, ids: Sequence[int], chain: Chain) -> Prompt:
         return self._exact(len(ids), chain.copy().grow(packed(ids), self._block_tokens))
 
-    def _exact(self, tokens: int, keys: list[bytes]) -> Prompt:
+    def _exact(self, tokens: int, keys: list[bytes], opened: Open | None = None) -> Prompt:
         hittable = hittable_blocks(tokens, self._block_tokens)
-        return Prompt(tokens, tuple(keys[:hittable]), "exact", "", tuple(keys[hittable:]))
+        return Prompt(tokens, tuple(keys[:hittable]), "exact", "", tuple(keys[hittable:]), opened=opened)
 
     def _whole(self, text: _Text, chain: Chain) -> tuple[int, list[bytes]]:
         """A text of one piece, of which nothing is remembered."""
@@ -219,13 +240,14 @@ class LocalReader:
         data = text.leading + ids + text.trailing
         return len(data) // TOKEN_BYTES, chain.copy().grow(data, self._block_tokens)
 
-    async def _tokenized(self, text: _Text, chain: Chain) -> tuple[int, list[bytes]]:
+    async def _tokenized(self, text: _Text, chain: Chain) -> tuple[Prefix | None, int, list[bytes]]:
+        """What comes before the last piece, and all tokens and keys."""
         known, start = self._cache.longest(text.names)
         fresh = text.pieces[known:]
         inline = sum(map(len, fresh)) <= self.tokenizer.inline_bytes
         grown = await self._inline(inline, lambda: self._grown(start, chain, text, fresh))
         self._cache.add(text.names, grown[:-1])
-        return grown[-1].tokens, grown[-1].all_keys()
+        return grown[-1].parent, grown[-1].tokens, grown[-1].all_keys()
 
     def _grown(self, start: Prefix | None, chain: Chain, text: _Text, fresh: Sequence[str]) -> list[Prefix]:
         """The prefixes that end with each fresh piece. Touches nothing that others may change."""

@@ -28,7 +28,8 @@ _SHAPING = (
 )
 """Members beside the messages that a template sees."""
 _NOT_PLANNED = frozenset(["chat_template", "continue_final_message"])
-_SEEN = frozenset(_SHAPING) | _NOT_PLANNED
+SHAPING = frozenset(_SHAPING) | _NOT_PLANNED
+"""Members beside the messages that may change how a chat is rendered."""
 _ROLES = ("system", "user", "assistant")  # a tuple: a role may be anything, hashable or not
 
 _SHAPES = 256
@@ -148,7 +149,7 @@ def _contents(body: Mapping[str, Any]) -> tuple[Shape, list[str]] | None:
         roles.append(role)
         contents.append(content)
     rest = b""
-    seen = _SEEN & body.keys()
+    seen = SHAPING & body.keys()
     if seen:
         if seen & _NOT_PLANNED:
             return None

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from policies.blocks import Chain, block_keys, hittable_blocks, packed
 from router.prompt_bodies import LONGEST_TEXT, NOT_RUN, POOLING, Prompt
@@ -54,6 +55,11 @@ def whole(reader: LocalReader, route: str, body: Mapping[str, Any], chain: Chain
     return Prompt(len(ids), keys[:hittable], "exact", "", keys[hittable:])
 
 
+async def read(reader: LocalReader, route: str, body: Mapping[str, Any], chain: Chain = ROOT) -> Prompt:
+    """The prompt as the reader reads it; how an answer continues it is `test_answers`' matter."""
+    return replace(await reader.read(route, body, chain), opened=None)
+
+
 def common(one: Prompt, other: Prompt) -> int:
     """Leading blocks that two prompts share."""
     pairs = zip(one.blocks, other.blocks, strict=False)
@@ -76,8 +82,8 @@ def test_what_the_cache_gives_is_what_whole_tokenization_gives(
             for end in range(max(1, len(chat) - grown), len(chat) + 1):
                 body = {"messages": chat[:end]}
                 wanted = whole(reader, CHAT, body)
-                assert await reader.read(CHAT, body, ROOT) == wanted
-                assert await reader.read(CHAT, body, ROOT) == wanted
+                assert await read(reader, CHAT, body) == wanted
+                assert await read(reader, CHAT, body) == wanted
 
     asyncio.run(check())
 
@@ -90,7 +96,7 @@ def test_a_cache_of_any_size_changes_no_key(chat: list[dict[str, str]], cache_by
     async def check() -> None:
         for end in (1, len(chat), 1, len(chat)):
             body = {"messages": chat[:end]}
-            assert await reader.read(CHAT, body, ROOT) == whole(reader, CHAT, body)
+            assert await read(reader, CHAT, body) == whole(reader, CHAT, body)
 
     asyncio.run(check())
     assert reader._cache.size_bytes <= cache_bytes
@@ -108,7 +114,7 @@ def test_two_chains_never_share(reader: LocalReader, chat: list[dict[str, str]])
     chains = [Chain.root("m"), Chain.root("n"), Chain.root("m", adapter="a"), Chain.root("m", salt="s")]
 
     async def check() -> None:
-        prompts = [await reader.read(CHAT, body, chain) for chain in chains for _ in range(2)]
+        prompts = [await read(reader, CHAT, body, chain) for chain in chains for _ in range(2)]
         assert [prompt.blocks for prompt in prompts[::2]] == [prompt.blocks for prompt in prompts[1::2]]
         keys = [set(prompt.blocks) for prompt in prompts[::2]]
         assert len(set().union(*keys)) == sum(map(len, keys))
@@ -141,7 +147,7 @@ async def test_a_turn_shares_the_blocks_of_the_turn_before(reader: LocalReader) 
 
 async def test_text_after_the_prompt_of_raw_content_is_not_what_is_hashed(reader: LocalReader) -> None:
     """A chat's keys are those of its rendered text, never of its raw contents."""
-    chat = await reader.read(CHAT, user("What is a prefix cache, and what is a block?"), ROOT)
+    chat = await read(reader, CHAT, user("What is a prefix cache, and what is a block?"))
     raw = await reader.read(TEXT, {"prompt": "What is a prefix cache, and what is a block?"}, ROOT)
     rendered = "<|im_start|>user\nWhat is a prefix cache, and what is a block?<|im_end|>\n<|im_start|>assistant\n"
     text = await reader.read(TEXT, {"prompt": rendered}, ROOT)
@@ -168,7 +174,7 @@ async def test_prompts_of_token_ids_match_by_whole_ids(reader: LocalReader) -> N
 
 async def test_ids_of_a_transfer_replace_the_chat(reader: LocalReader) -> None:
     body = {**user("ignored"), "kv_transfer_params": {"prompt_token_ids": P1}}
-    assert await reader.read(CHAT, body, ROOT) == await reader.read(TEXT, {"prompt": P1}, ROOT)
+    assert await read(reader, CHAT, body) == await reader.read(TEXT, {"prompt": P1}, ROOT)
     assert reader.token_ids(CHAT, body) == P1
 
 
@@ -319,7 +325,7 @@ async def test_a_template_without_special_tokens_is_read_whole() -> None:
     reader = LocalReader(load(TINY)[0], template, block_tokens=BLOCK_TOKENS)
     assert "no safe cut" in reader.describe()
     body = user("some words, read in one go")
-    assert await reader.read(CHAT, body, ROOT) == whole(reader, CHAT, body)
+    assert await read(reader, CHAT, body) == whole(reader, CHAT, body)
 
 
 # -- the event loop ------------------------------------------------------------------------------------------------
@@ -345,7 +351,7 @@ async def test_short_texts_never_leave_the_loop() -> None:
     threads.shutdown()  # whoever submits to it fails
     reader = local_reader(TINY, block_tokens=BLOCK_TOKENS, executor=threads)
     body = user("short")
-    assert await reader.read(CHAT, body, ROOT) == whole(reader, CHAT, body)
+    assert await read(reader, CHAT, body) == whole(reader, CHAT, body)
     assert (await reader.read(TEXT, {"prompt": "lorem " * 100_000}, ROOT)).basis == "none"
 
 

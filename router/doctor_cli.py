@@ -72,7 +72,7 @@ def _examined(arguments: Arguments) -> int:
     if not diagnosis.requests:
         raise UsageError("no prompt was found in what was read")
     document = report.document(diagnosis, show_text=arguments.show_text)
-    return _printed(document, lambda _: report.lines(diagnosis, show_text=arguments.show_text), as_json=arguments.json)
+    return _printed(document, report.lines, as_json=arguments.json)
 
 
 def _hits(prompts: Iterable[tuple[int, Sequence[bytes]]], block_tokens: int) -> int:

@@ -4,10 +4,10 @@ The one rule: without `show_text` nothing of a prompt is told but the shape of a
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from router.doctor.findings import Diagnosis, FamilyHealth, Finding
+from router.doctor.findings import Diagnosis, Finding
 
 _LONGEST_SHOWN = 120
 _TELLING = frozenset(["timestamp", "date", "uuid", "request_id"])
@@ -17,7 +17,7 @@ _NAMES = frozenset(["model"])
 
 def masked(value: str, kind: str, *, show_text: bool) -> str:
     """A value as a report may show it: whole only where text may be shown, else how it begins and how long it is."""
-    if show_text or kind in _NAMES:
+    if not value or show_text or kind in _NAMES:
         return value if len(value) <= _LONGEST_SHOWN else f"{value[:_LONGEST_SHOWN]}…"
     opening = _OPENING.match(value) if kind in _TELLING else None
     return f"{opening[0] if opening else ''}… ({len(value)} characters)"
@@ -71,75 +71,87 @@ def _finding(one: Finding, diagnosis: Diagnosis, *, show_text: bool) -> dict[str
     }
 
 
-def lines(diagnosis: Diagnosis, *, show_text: bool = False) -> Iterator[str]:
-    """The diagnosis for people."""
-    basis = "by the model's tokens" if diagnosis.exact else "by text, 4 characters a token"
+def lines(told: Mapping[str, Any]) -> Iterator[str]:
+    """A `document` for people."""
+    basis = "by the model's tokens" if told["exact"] else "by text, 4 characters a token"
+    families = told["families"]
     yield (
-        f"{diagnosis.requests:,} prompts of {diagnosis.prompt_tokens:,} tokens ({basis}), "
-        f"{_many(len(diagnosis.families), 'family', 'families')}"
+        f"{told['requests']:,} prompts of {told['prompt_tokens']:,} tokens ({basis}), "
+        f"{_many(len(families), 'family', 'families')}"
     )
-    for family in diagnosis.families:
-        if family.findings:
+    for family in families:
+        if family["findings"]:
             yield ""
-            yield from _family(family, diagnosis, show_text=show_text)
-    count = sum(one.breaks for family in diagnosis.families for one in family.findings)
+            yield from _family(family)
     yield ""
-    for note in diagnosis.notes:
+    for note in told["notes"]:
         yield f"note: {note}"
-    yield _counted(count)
+    yield _counted([one for family in families for one in family["findings"]])
 
 
-def _counted(count: int) -> str:
-    return f"{_many(count, 'place breaks', 'places break')} the prefix"
+def live_lines(told: Mapping[str, Any]) -> Iterator[str]:
+    """What a running router's doctor tells, for people; behind it what it says of texts, where it keeps any."""
+    for route in told["routes"]:
+        yield (
+            f"{_plain(route['route'])}: {route['requests']:,} requests of {route['prompt_tokens']:,} tokens, "
+            f"{route['looked_at']:,} looked at"
+        )
+    for one in told["findings"]:
+        yield ""
+        yield f"{_plain(one['route'])}:"
+        yield f"  {_headline(one)}"
+        yield (
+            f"    {one['lost_tokens']:,} tokens computed again, {one['lost_fraction']:.0%} of the route's"
+            f" ({one['lost_tokens_per_hour']:,} per hour)"
+        )
+        yield f"    {one['advice']}"
+    yield ""
+    yield _counted(told["findings"])
+    if told.get("text"):
+        yield ""
+        yield from lines(told["text"])
+
+
+def _family(family: Mapping[str, Any]) -> Iterator[str]:
+    model = f", {_plain(family['model'])}" if family["model"] else ""
+    yield (
+        f"family {family['number']}: {_plain(family['route'])}{model},"
+        f" {family['requests']:,} prompts of {family['prompt_tokens']:,} tokens"
+    )
+    for one in family["findings"]:
+        yield from _told(one)
+
+
+def _told(one: Mapping[str, Any]) -> Iterator[str]:
+    yield f"  {_headline(one)}"
+    old, new = map(_plain, one["values"])
+    yield f"    {old or 'nothing'} → {new or 'nothing'}"
+    hourly = one["lost_tokens_per_hour"]
+    rate = f"{one['lost_tokens_per_1000_requests']:,} per 1,000 requests" if hourly is None else f"{hourly:,} per hour"
+    yield (
+        f"    every block from there on is lost: {one['lost_tokens']:,} tokens computed again in"
+        f" {_many(one['requests'], 'request', 'requests')}, {one['lost_fraction']:.0%} of the family's ({rate})"
+    )
+    saved = one["saved_tokens"]
+    saves = "at most what is lost" if saved is None else f"{saved:,} tokens (replayed)"
+    yield f"    {one['advice']}; that saves {saves}"
+
+
+def _headline(one: Mapping[str, Any]) -> str:
+    word = "BREAKS" if one["breaks"] else "minor"
+    where = _plain(one["path"]) + (f" ({_plain(one['role'])})" if one["role"] else "")
+    block = f", block {one['block']}" if "block" in one else ""
+    return f"{word}: {where}, character {one['offset']}{block}: {one['what']} ({one['sure']})"
+
+
+def _counted(findings: Sequence[Mapping[str, Any]]) -> str:
+    return f"{_many(sum(one['breaks'] for one in findings), 'place breaks', 'places break')} the prefix"
 
 
 def _many(count: int, one: str, more: str) -> str:
     return f"{count:,} {one if count == 1 else more}"
 
 
-def _family(family: FamilyHealth, diagnosis: Diagnosis, *, show_text: bool) -> Iterator[str]:
-    model = f", {family.model}" if family.model else ""
-    yield (
-        f"family {family.number}: {family.route}{model}, {family.requests:,} prompts of {family.prompt_tokens:,} tokens"
-    )
-    for one in family.findings:
-        yield from _told(one, diagnosis, show_text=show_text)
-
-
-def _told(one: Finding, diagnosis: Diagnosis, *, show_text: bool) -> Iterator[str]:
-    word = "BREAKS" if one.breaks else "minor"
-    where = f"{one.path}" + (f" ({one.role})" if one.role else "")
-    yield f"  {word}: {where}, character {one.offset}, block {one.block}: {one.cause.told} ({one.cause.sure})"
-    old, new = (masked(value, one.cause.kind, show_text=show_text) for value in one.values)
-    yield f"    {old or 'nothing'} → {new or 'nothing'}"
-    rate = f"{1000 * one.lost_tokens / diagnosis.requests:,.0f} per 1,000 requests"
-    if diagnosis.duration_s:
-        rate = f"{3600 * one.lost_tokens / diagnosis.duration_s:,.0f} per hour"
-    yield (
-        f"    every block from there on is lost: {one.lost_tokens:,} tokens computed again in"
-        f" {_many(one.requests, 'request', 'requests')}, {one.lost_fraction:.0%} of the family's ({rate})"
-    )
-    saved = f"; that saves {one.saved_tokens:,} tokens (replayed)" if one.saved_tokens is not None else ""
-    yield f"    {one.advice}{saved or '; that saves at most what is lost'}"
-
-
-def live_lines(told: Mapping[str, Any]) -> Iterator[str]:
-    """What a running router's doctor tells, for people."""
-    for route in told["routes"]:
-        yield (
-            f"{route['route']}: {route['requests']:,} requests of {route['prompt_tokens']:,} tokens, "
-            f"{route['looked_at']:,} looked at"
-        )
-    for one in told["findings"]:
-        word = "BREAKS" if one["breaks"] else "minor"
-        where = one["path"] + (f" ({one['role']})" if one["role"] else "")
-        yield ""
-        yield f"{word}: {one['route']}, {where}, character {one['offset']}: {one['what']} ({one['sure']})"
-        yield (
-            f"  {one['lost_tokens']:,} tokens computed again, {one['lost_fraction']:.0%} of the route's"
-            f" ({one['lost_tokens_per_hour']:,} per hour)"
-        )
-        yield f"  {one['advice']}"
-    count = sum(one["breaks"] for one in told["findings"])
-    yield ""
-    yield _counted(count)
+def _plain(text: str) -> str:
+    """A client's word as a terminal may show it: nothing in it steers the terminal."""
+    return "".join(char if char.isprintable() else "·" for char in text)

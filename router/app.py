@@ -157,10 +157,8 @@ async def running(config: Config) -> AsyncIterator[Running]:
             events.learnt()
             readers.wanted({card.root: card.id for card in found if not card.adapter}.items())
 
-        def restarted(name: str) -> None:
-            events.restarted(name)  # events are made from the watcher
-
-        watcher = _watcher(config, fleet, clock, key, everywhere, learnt, restarted)
+        # Events are made from the watcher, so they are looked up when they are told.
+        watcher = _watcher(config, fleet, clock, key, everywhere, learnt, lambda name: events.restarted(name))  # noqa: PLW0108
         events = followed(fleet, watcher, client)
         readers = Readers(config, watcher, client, where=tokenized_where(config, policy, *seconds))
         stack.callback(readers.close)

@@ -12,6 +12,7 @@ from router.answers import answer_blocks
 from router.openai import CHAT
 from router.prompts import LocalReader
 from router.readers import TINY, local_reader
+from tests.fakes import Exchange, fake_replica, ok, posted, router_over
 
 CHAIN = Chain.root("m")
 TEXT = "A prefix cache keeps blocks.\n\n- keys, **values**\n- 1 234 of them; Gr\u00fc\u00dfe \u4f60\u597d \U0001f642 "
@@ -102,3 +103,20 @@ async def test_only_plain_chats_are_continued(more: dict[str, object]) -> None:
 async def test_other_routes_are_not_continued() -> None:
     reader = local_reader(TINY, block_tokens=4)
     assert (await reader.read("/v1/completions", {"prompt": "once upon"}, CHAIN)).opened is None
+
+
+async def test_a_router_predicts_the_answer_for_the_next_turn() -> None:
+    messages = [{"role": "user", "content": TEXT}]
+    reader = local_reader(TINY, block_tokens=16)
+    first = await reader.read(CHAT, {"messages": messages}, CHAIN)
+    answer = (TEXT * 2).strip()
+    ids = reader.tokenizer.encode([answer + "<|im_end|>"])[0]
+
+    async def reply(exchange: Exchange) -> None:
+        await exchange.send(ok(whole(answer, first.tokens, len(ids) // 4)))
+
+    read = {"tokenizer__path": str(TINY), "tokenizer__where": "local"}
+    async with fake_replica(reply) as replica, router_over(replica, **read) as up:
+        asked = json.dumps({"model": "m", "messages": messages}).encode()
+        assert (await posted(up.url, asked, path=CHAT.encode())).status == 200
+        assert up.fleet.held_blocks("r1") == (first.tokens + len(ids) // 4 - 1) // 16 > len(first.blocks)

@@ -127,7 +127,10 @@ class Soak:
                 end = "left"
             except TimeoutError:
                 end = "lost"
-                self.tally.troubles.append(f"client {number} waited {PATIENCE_S:g} s in vain; {self._last[number]}")
+                async with client.get(f"{self.admin_url}/metrics") as reply:
+                    held = re.findall(r"^router_(?:in_flight|queue)\S* [1-9]\S*$", await reply.text(), re.MULTILINE)
+                told = f"client {number} waited {PATIENCE_S:g} s in vain; {self._last[number]}"
+                self.tally.troubles.append(f"{told}; still held: {held}")
             except aiohttp.ClientError:
                 end = "failed"
             self.tally.ends[end] += 1

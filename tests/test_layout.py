@@ -41,6 +41,7 @@ TESTED_ELSEWHERE = {
 """Modules without a test file of their own: where they are tested, and why there."""
 
 OF_SEVERAL_MODULES = {
+    "test_fuzz.py",  # every parser that is ours
     "test_hostile.py",  # the whole router, as those who mean harm use it
     "test_soak.py",  # the whole router, while everything around it fails
     "test_clients.py",  # the whole router, as client libraries use it

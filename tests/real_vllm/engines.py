@@ -6,6 +6,7 @@ input, and kills what it started. Not here: the router, and what its tests look 
 
 import json
 import os
+import random
 import socket
 import subprocess
 import time
@@ -45,6 +46,10 @@ class Engine:
         events |= {"endpoint": f"tcp://*:{self.events}", "replay_endpoint": f"tcp://*:{self.replay}"}
         return ["--kv-events-config", json.dumps(events)]
 
+    def runs(self) -> bool:
+        """Whether its first process has not ended; only its launcher can take note of an end, so it stays a zombie."""
+        return Path(f"/proc/{self.group}/stat").read_text("utf-8").rpartition(")")[2].split()[0] != "Z"
+
     def healthy(self) -> bool:
         try:
             with urllib.request.urlopen(f"{self.url}/health", timeout=1) as answer:  # noqa: S310 -- our own http
@@ -73,9 +78,9 @@ class Engines:
         until_s = time.monotonic() + _START_S
         for engine in engines:
             while not engine.healthy():
-                if time.monotonic() > until_s:
+                if time.monotonic() > until_s or not engine.runs():
                     told = (self.folder / f"{engine.name}.log").read_text("utf-8", "replace")[-3000:]
-                    raise TimeoutError(f"{engine.name} did not start in {_START_S:g} s:\n{told}")
+                    raise TimeoutError(f"{engine.name} did not start:\n{told}")
                 time.sleep(0.1)
 
     def kill(self, engine: Engine) -> None:
@@ -124,17 +129,26 @@ def launched(python: str, tokenizer: Path, folder: Path, count: int) -> Engines:
     assert engines._answer() == "ready"
     for number in range(1, count + 1):
         engines.all.append(Engine(f"r{number}", *free_ports(3)))
-    engines.start(*engines.all)
+    try:
+        engines.start(*engines.all)
+    except BaseException:
+        engines.close()
+        raise
     return engines
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(one.getsockname()[1]) for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+    """Ports that nobody listens on, of those that no system gives away by itself: replicas take theirs much later."""
+    found: list[int] = []
+    for port in random.sample(range(20_000, 32_000), 12_000):
+        try:
+            socket.create_server(("", port)).close()
+        except OSError:
+            continue
+        found.append(port)
+        if len(found) == count:
+            break
+    return found
 
 
 def python() -> str | None:

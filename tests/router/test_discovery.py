@@ -126,7 +126,7 @@ def test_a_file_is_lines_or_a_list(tmp_path, text):
     ],
 )
 def test_a_file_that_can_not_be_used_is_named(tmp_path, text, message):
-    with pytest.raises(ConfigError, match="replicas_file '.*replicas'") as raised:
+    with pytest.raises(ConfigError, match=r"replicas_file '.*replicas'") as raised:
         replicas_in(written(tmp_path / "replicas", text))
     assert message in str(raised.value)
 

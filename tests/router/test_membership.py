@@ -12,7 +12,6 @@ from router.membership import OPERATOR, Membership, share
 from router.sections import ReplicaAddress
 from tests.fakes import IDLE, STREAM, chunk, client_of, fake_replica, load_of, post, posted, router_over, until
 
-
 ASKING = 2
 """Connections of those who ask replicas; kept some seconds after the last question."""
 
@@ -143,7 +142,7 @@ async def test_what_an_operator_asks_must_make_sense():
     book = Book()
     async with book.membership as membership:
         membership.started("configuration", [replica("r1")])
-        with pytest.raises(BadRequest, match="'r1' is http://10.0.0.1:8001; give this one another name"):
+        with pytest.raises(BadRequest, match=r"'r1' is http://10\.0\.0\.1:8001; give this one another name"):
             await membership.added(replica("r1", 9999))
         with pytest.raises(NotServed, match="no replica is named 'r9'"):
             await membership.drained("r9")

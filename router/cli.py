@@ -211,6 +211,7 @@ def _demo_arguments(parser: argparse.ArgumentParser) -> None:
     add("--rate", type=positive, default=60.0, metavar="PER_S", help="requests per second (%(default)s)")
     add("--blocks", type=count(2), default=5000, metavar="COUNT", help="KV blocks of each replica (%(default)s)")
     add("--seed", type=int, default=1, help="seed of the traffic (%(default)s)")
+    add("--approximate", action="store_true", help="each policy once more, without the replicas' KV events")
     json_argument(parser)
 
 
@@ -221,11 +222,11 @@ def _demo(arguments: Arguments) -> int:
     from sim.workload import lesson_turns
 
     policies = arguments.policy or POLICIES
-    for name in policies:
-        load(name)  # a policy that can't be used is said before anything starts
+    list(map(load, policies))  # a policy that can't be used is said before anything starts
     log.configure("warning")
     turns = lesson_turns(arguments.seed, arguments.rate)[: arguments.requests]
-    return run(turns, blocks=arguments.blocks, policies=policies, as_json=arguments.json)
+    more = {"approximate": arguments.approximate, "as_json": arguments.json}
+    return run(turns, blocks=arguments.blocks, policies=policies, **more)
 
 
 def _policies(arguments: Arguments) -> int:

@@ -121,12 +121,23 @@ def best_hit_rate(turns: Sequence[Turn]) -> float:
     return hit_tokens / prompt_tokens if prompt_tokens else 0.0
 
 
-def run(turns: Sequence[Turn], *, blocks: int, policies: Sequence[str] = POLICIES, as_json: bool = False) -> int:
-    """Run the demo and print its table, or its JSON alone on stdout. 1 when a request failed."""
+def run(
+    turns: Sequence[Turn],
+    *,
+    blocks: int,
+    policies: Sequence[str] = POLICIES,
+    approximate: bool = False,
+    as_json: bool = False,
+) -> int:
+    """Run the demo and print its table, or its JSON alone on stdout. 1 when a request failed.
+
+    The replicas publish KV events, so each cache is known exactly; `approximate` runs every policy once more without.
+    """
     console = Console(stderr=True)
     best = best_hit_rate(turns)
     try:
-        rows = asyncio.run(_rows(turns, policies, blocks, console))
+        runs = [(policy, events) for policy in policies for events in ((True, False) if approximate else (True,))]
+        rows = asyncio.run(_rows(turns, runs, blocks, console))
     except aiohttp.ClientError as error:
         raise RouterError(f"the demo lost a process of its own: {type(error).__name__}") from error
     if as_json:
@@ -137,7 +148,7 @@ def run(turns: Sequence[Turn], *, blocks: int, policies: Sequence[str] = POLICIE
     return int(any(row.failed for row in rows))
 
 
-async def _rows(turns: Sequence[Turn], policies: Sequence[str], blocks: int, console: Console) -> list[Row]:
+async def _rows(turns: Sequence[Turn], runs: Sequence[tuple[str, bool]], blocks: int, console: Console) -> list[Row]:
     columns = (TextColumn("{task.description:>14}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(connected({}, _ANSWER_S))
@@ -146,21 +157,24 @@ async def _rows(turns: Sequence[Turn], policies: Sequence[str], blocks: int, con
         replicas = []
         for number in range(1, REPLICAS + 1):
             words = ["replica", "--name", f"r{number}", "--blocks", str(blocks), "--block-size", str(BLOCK_TOKENS)]
+            words += ["--kv-events", "auto"]
             replicas.append(await stack.enter_async_context(_process(words)))
         for replica in replicas:
             await _answering(client, replica)
             progress.advance(starting)
         urls = [replica.url for replica in replicas]
         rows = []
-        for policy in policies:
-            task = progress.add_task(policy, total=len(turns))
+        for policy, events in runs:
+            shown = policy if events else f"{policy}, no events"
+            task = progress.add_task(shown, total=len(turns))
             for url in urls:
                 async with client.post(f"{url}/reset_prefix_cache") as answer:
                     answer.raise_for_status()
             words = ["serve", "--replicas", ",".join(urls), "--policy", policy, "--admin-port", "0"]
+            words += ["--kv-events", "auto" if events else "off"]
             async with _process([*words, "--log-level", "warning"]) as gateway:
                 await _answering(client, gateway)
-                rows.append(await _row(client, gateway.url, urls, policy, turns, lambda: progress.advance(task)))  # noqa: B023
+                rows.append(await _row(client, gateway.url, urls, shown, turns, lambda: progress.advance(task)))  # noqa: B023
         return rows
 
 

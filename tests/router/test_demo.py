@@ -54,12 +54,16 @@ def test_a_short_run_prints_json_alone_and_prefixes_beat_turns(capsys: pytest.Ca
         "round-robin",
         "--policy",
         "prefix-aware",
+        "--approximate",
     ]
 
     assert cli.main(words) == 0
 
     told = json.loads(capsys.readouterr().out)
-    turns, prefixes = told["policies"]
+    turns, _, prefixes, guessed = told["policies"]
+    assert guessed["policy"] == "prefix-aware, no events"
+    assert guessed["prompt_tokens"] == prefixes["prompt_tokens"]
+    assert turns["hit_rate"] < guessed["hit_rate"]
     assert (turns["policy"], turns["requests"], turns["failed"]) == ("round-robin", 120, 0)
     assert (prefixes["policy"], prefixes["requests"], prefixes["failed"]) == ("prefix-aware", 120, 0)
     assert turns["prompt_tokens"] == prefixes["prompt_tokens"] > 120 * 1_200

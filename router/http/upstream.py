@@ -152,11 +152,11 @@ class Upstream:
                 connection.cut_off(detail)
 
     def close(self) -> None:
-        """Close idle connections and stop watching; what is busy goes on."""
+        """Close idle connections; what is busy goes on, and is given up if it falls silent."""
         for connection in list(self._idle):
             connection.transport.close()
         self._idle.clear()
-        if self._sweeper is not None:
+        if self._sweeper is not None and not self._busy:  # what goes on may fall silent still
             self._sweeper.cancel()
             self._sweeper = None
 

@@ -4,13 +4,14 @@ import asyncio
 import base64
 import gzip
 from itertools import pairwise
+from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from router.http.connection import ReplicaConnection
-from router.http.exchange import Timeouts
+from router.http.exchange import TimedOut, Timeouts
 from router.http.upstream import Upstream
 from router.usage import usage
 from tests.fakes import (
@@ -461,3 +462,18 @@ async def test_the_usage_of_a_long_reply_is_in_its_kept_end():
 async def test_empty_lines_before_a_reply_are_no_interim_reply():
     ending, reply, _ = await relayed([b"\r\n" + ok(b"{}")], True)
     assert (ending.whole, reply.status, reply.body) == (True, 200, b"{}")
+
+
+async def test_what_goes_on_when_a_replica_is_taken_out_is_given_up_in_its_silence():
+    async def silent(exchange):
+        await exchange.reader.read()
+
+    async with fake_replica(silent) as replica:
+        host, port = urlsplit(replica.url).netloc.split(":")
+        upstream = Upstream(host, int(port), timeouts=Timeouts(first_byte_s=0.1, idle_s=None))
+        going = asyncio.ensure_future(upstream.exchange(post(), Kept(True), Content()))
+        await until(lambda: len(replica.seen) == 1)
+        upstream.close()
+        async with asyncio.timeout(5):
+            with pytest.raises(TimedOut):
+                await going

@@ -1,14 +1,15 @@
-"""A short soak: everything around the router fails, and nothing is lost."""
+"""A short soak: everything around the router fails, and the books balance."""
 
 import pytest
 
 from tests.soak import soaked
 
 
-@pytest.mark.xfail(strict=False, reason="a request that meets a hanging replica sometimes outlasts first_byte_s")
-@pytest.mark.timeout(180)
-async def test_nothing_is_lost_while_everything_around_fails():
+@pytest.mark.timeout(240)
+async def test_the_books_balance_while_everything_around_fails():
+    """One waiting in vain in five hundred is allowed here: `make soak` allows none and says which."""
     soak, wrong = await soaked(20.0)
-    assert wrong == []
+    assert [one for one in wrong if "in vain" not in one] == []
+    assert soak.tally.ends["lost"] <= soak.tally.sent / 500
     assert soak.tally.sent > 100
     assert len(soak.tally.faults) > 1

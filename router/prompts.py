@@ -41,6 +41,7 @@ __all__ = ["POOLING", "LocalReader", "Prompt", "PromptReader", "ReplicaReader", 
 
 _log = logging.getLogger("router.prompts")
 
+_MESSAGES_INLINE = 400  # rendering takes 10 to 25 us a message
 _RENDER_INLINE = 256 * 1024  # characters; a longer conversation is rendered and named in a thread
 _SHORT = 1024  # characters; a shorter text is tokenized whole every time, which costs less than looking for its pieces
 _GIVEN_INLINE = 64 * 1024  # tokens; hashing more takes over a millisecond
@@ -203,7 +204,8 @@ class LocalReader:
         if size <= _SHORT:
             text = self._text(route, body, chain)
         else:
-            text = await self._inline(size <= _RENDER_INLINE, lambda: self._text(route, body, chain))
+            inline = size <= _RENDER_INLINE and not _many_messages(body)
+            text = await self._inline(inline, lambda: self._text(route, body, chain))
         before: Prefix | None = None
         if text.names:
             before, tokens, keys = await self._tokenized(text, chain)
@@ -264,6 +266,12 @@ class LocalReader:
             prefix = Prefix(state, keys, before + len(data) // TOKEN_BYTES, prefix)
             grown.append(prefix)
         return grown
+
+
+def _many_messages(body: Mapping[str, Any]) -> bool:
+    """Whether rendering takes long however short the messages are."""
+    given = body.get("messages", body.get("input"))
+    return isinstance(given, list) and len(given) > _MESSAGES_INLINE
 
 
 def _truncated(ids: Sequence[int], body: Mapping[str, Any]) -> Sequence[int]:

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 import os
+import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -401,3 +402,16 @@ async def test_ids_are_those_an_engine_gave(model: str, route: str, body: dict[s
     for _ in range(2):
         prompt = await reader.read(route, body, ROOT)
         assert (prompt.tokens, prompt.blocks, prompt.basis) == (len(ids), keys, "exact")
+
+
+async def test_many_short_messages_are_rendered_off_the_event_loop(
+    reader: LocalReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = [{"role": role, "content": "word " * 3} for role in ["user", "assistant"] * 250]
+    threads: list[int] = []
+    text = reader._text
+    monkeypatch.setattr(reader, "_text", lambda *given: threads.append(threading.get_ident()) or text(*given))
+    await reader.read(CHAT, {"messages": turns}, ROOT)
+    await reader.read(CHAT, {"messages": turns[:99]}, ROOT)
+    assert threads[0] != threading.get_ident()
+    assert threads[1] == threading.get_ident()

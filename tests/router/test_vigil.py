@@ -42,9 +42,9 @@ async def test_a_hung_replica_is_out_and_its_requests_go_to_others_and_it_comes_
         hung.stopped.set()
         hung.stopped = None
         await until(lambda: up.watcher.states()[0].usable)
-        for _ in range(3):
-            assert (await posted(up.url)).status == 200
-        assert up.watcher.states()[0].state == "open"
+        async with asyncio.timeout(10):  # its first request decides, once nobody remembers that it failed
+            while up.watcher.states()[0].state != "open":
+                assert (await posted(up.url)).status == 200
 
 
 async def test_new_requests_pass_a_silent_replica_over_while_it_is_asked():

@@ -23,6 +23,7 @@ from router.accounts import Accounts
 from router.admission import Admission, admission_of
 from router.aside import Aside
 from router.config import Config
+from router.cors import Origins
 from router.doctor_wiring import diagnosed
 from router.forwarding import Forwarding
 from router.gateway import Gateway
@@ -247,6 +248,10 @@ async def _public(
     application = public_application(
         gateway, serve, models=watcher.models, health=health, body_bytes=config.limits.body_bytes
     )
+    if config.cors.allow_origins:
+        origins = Origins(config.cors.allow_origins)
+        origins.joined(application)
+        serve = origins.serving(serve)
     return await listening(stack, config, serve, gateway.tenants.known, application, facing_clients(config.listen))
 
 

@@ -21,6 +21,7 @@ from router.sections import (
     Admin,
     Admission,
     Count,
+    CrossOrigin,
     DoctorRules,
     HealthRules,
     Identities,
@@ -52,6 +53,7 @@ class Config(Section):
 
     listen: Listen = Listen()
     admin: Admin = Admin()
+    cors: CrossOrigin = CrossOrigin()
     replicas: Annotated[tuple[ReplicaAddress, ...], BeforeValidator(parsed)] = Field(
         default=(),
         description="the replicas: URL, name=URL, host:port or dns:NAME:PORT (all its addresses), or a table with"

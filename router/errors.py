@@ -4,8 +4,8 @@
       UsageError            exit code 2: a command line or configuration that can't be used
         ConfigError         a setting that is unknown, ill-typed or contradicts another
       RequestError          answered to the client as OpenAI-shaped JSON; the class knows the status
-        BadRequest 400 · Unauthorized 401 · NotSalted 403 · NotAllowed 403 · UnknownModel 404 · NotServed 404
-        ClientTooSlow 408 · BodyTooLarge 413 · RateLimited 429 · HeadTooLarge 431
+        BadRequest 400 · Unauthorized 401 · NotSalted 403 · NotAllowed 403 · OriginNotAllowed 403
+        UnknownModel 404 · NotServed 404 · ClientTooSlow 408 · BodyTooLarge 413 · RateLimited 429 · HeadTooLarge 431
         QueueFull 429 · NotImplementedHere 501 · ReplicaUnreachable 502 · NoReplicaAvailable 503 · WaitedTooLong 503
         ReplicaTimedOut 504
 
@@ -97,6 +97,14 @@ class NotAllowed(RequestError):  # noqa: N818 -- named after what it says
     status = 403
     kind = "invalid_request_error"
     code = "not_allowed"
+
+
+class OriginNotAllowed(RequestError):  # noqa: N818 -- named after what it says
+    """A browser asks for a web page that `cors.allow_origins` does not name."""
+
+    status = 403
+    kind = "invalid_request_error"
+    code = "origin_not_allowed"
 
 
 class UnknownModel(RequestError):  # noqa: N818 -- named after what it says

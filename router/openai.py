@@ -99,7 +99,7 @@ def asked(call: Call) -> Ask:
             + (" (the router's own metrics are on its admin port)" if route == "/metrics" else "")
         )
     body: dict[str, Any] | None
-    if route in JSON_ROUTES:
+    if route in JSON_ROUTES and call.method == b"POST":  # an OPTIONS or HEAD brings none
         body = _object(call.body)
     elif route in FORM_ROUTES:
         found = _FORM_MODEL.search(call.body)

@@ -28,6 +28,9 @@ def _endpoint(value: str) -> str:
 
 KvEvents = Annotated[str, AfterValidator(_endpoint)]
 RankSetting = Annotated[str, BeforeValidator(str), Field(pattern=r"^(auto|off|[1-9]|[1-5][0-9]|6[0-4])$")]
+Origin = Annotated[str, Field(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^\s/*A-Z]+)$")]
+Origins = Annotated[tuple[Origin, ...], BeforeValidator(_listed)]
+"""As browsers write them: scheme, host and port, in lower case, nothing behind."""
 Source = Annotated[str, Field(pattern=r"^(header|body):\S+$")]
 Sources = Annotated[tuple[Source, ...], BeforeValidator(_listed)]
 
@@ -60,6 +63,13 @@ class Admin(Section):
     key_file: str | None = Field(
         default=None,
         description="file with a key that changes must bring; without it they are made over loopback only",
+    )
+
+
+class CrossOrigin(Section):
+    allow_origins: Origins = Field(
+        default=(),
+        description="web pages that may read answers: https://chat.example.com, … or *; none: what replicas say passes",
     )
 
 

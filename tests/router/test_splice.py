@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from router.errors import BadRequest
-from router.splice import SALT, safe, salted, unsalted
+from router.splice import SALT, _cut_anywhere, safe, salted, unsalted
 
 OURS = "o-ur_S" * 7
 
@@ -83,6 +83,56 @@ def test_any_body_keeps_all_but_its_salt(members, space, escaped):
 )
 def test_bytes_stay_as_they_are(raw, after):
     assert salted(raw, orjson.loads(raw), "S") == after
+
+
+LONG = "x_" * 100 + "北 \\n"
+"""More underscores than are looked at one by one, and an escape that is nobody's letter."""
+
+
+@pytest.mark.parametrize(
+    ("raw", "after"),
+    [
+        # with the only key of that name in the second half, by what follows it
+        ('{"m":"%s" , "cache_salt" : "a" }\n', '{"m":"%s" }\n'),
+        ('{"m":"%s", "cache_salt":{"b":[1]} , "n":2}', '{"m":"%s", "n":2}'),
+        ('{"m":"%s",\t"cache_salt":1.5e3}', '{"m":"%s"}'),
+        ('{"m":"%s","x":{"cache_salt":"kept"},"cache\\u005fsalt":"a"}', '{"m":"%s","x":{"cache_salt":"kept"}}'),
+        ('{"cache\\u005fsalt":"a","m":"%s","x":{"cache_salt":"kept"}}', '{"m":"%s","x":{"cache_salt":"kept"}}'),
+        ('{"m":"%s","x":{"cache_salt":"kept"},"cache_salt":"a"}', '{"m":"%s","x":{"cache_salt":"kept"}}'),
+        ('{"m":"%s","cache_salt":"a","cache_salt":"b"}', '{"m":"%s"}'),
+        # in the first half, by what stands before it
+        ('{ "cache_salt":"a" , "m":"%s"}', '{ "m":"%s"}'),
+        ('{"a":{"b":[1,{}]}, "cache_salt":null,"m":"%s"}', '{"a":{"b":[1,{}]}, "m":"%s"}'),
+        ('{"cache_salt":"\\"a\\",","m":"%s"}', '{"m":"%s"}'),
+        ('{"cache_salt":[{"cache_salt":"a"}],"m":"%s"}', '{"m":"%s"}'),
+        (
+            '{"x":{"cache_salt":"kept","m":1},"cache_\\u0073alt":1,"m":"%s"}',
+            '{"x":{"cache_salt":"kept","m":1},"m":"%s"}',
+        ),
+        (
+            '{"x":{"y":1,"cache_salt":"kept","z":"%s"},"cache_s\\u0061lt":1}',
+            '{"x":{"y":1,"cache_salt":"kept","z":"%s"}}',
+        ),
+        ('{"cache_\\u0073alt":1,"x":{"cache_salt":"kept"},"m":"%s"}', '{"x":{"cache_salt":"kept"},"m":"%s"}'),
+        # that name as a value, and within text
+        ('{"m":"cache_salt","n":"%s","cache_salt":"a"}', '{"m":"cache_salt","n":"%s"}'),
+        ('{"m":"\\"cache_salt\\":1 %s","cache_salt":"a"}', '{"m":"\\"cache_salt\\":1 %s"}'),
+        ('{"m":"say \\"cache_salt","n":"%s","cache_sal\\u0074":"a"}', '{"m":"say \\"cache_salt","n":"%s"}'),
+        ('{"x\\"cache_salt":"kept","n":"%s","\\u0063ache_salt":"a"}', '{"x\\"cache_salt":"kept","n":"%s"}'),
+    ],
+)
+def test_long_bodies_too_lose_their_own_salt_and_nothing_else(raw, after):
+    raw, after = (text.replace("%s", LONG).encode() for text in (raw, after))
+    assert unsalted(raw, orjson.loads(raw)) == after
+    assert json.loads(salted(raw, orjson.loads(raw), "S")) == {**json.loads(after), SALT: "S"}
+
+
+@given(st.lists(st.tuples(NAMES, VALUES), max_size=6).map(Members), SPACE, st.booleans(), st.integers(0, 80))
+@settings(deadline=None)
+def test_reading_a_part_cuts_what_reading_all_members_cuts(members, space, escaped, underscores):
+    padded = Members([*members, (SALT, "a"), ("_" * underscores, 1)])
+    raw = written(padded, space, escaped).encode()
+    assert unsalted(raw, orjson.loads(raw)) == _cut_anywhere(raw)
 
 
 def test_a_body_too_deep_to_cut_is_refused():

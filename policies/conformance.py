@@ -5,6 +5,7 @@ For plug-in authors' tests: every check takes a factory of fresh policies and ne
 
 import random
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 
 from msgspec.structs import replace
 
@@ -90,6 +91,15 @@ def repeats_itself(factory: Factory) -> None:
     assert first == second, "two fresh policies chose differently from the same history"  # noqa: S101
 
 
+def goes_on_in_a_copy(factory: Factory) -> None:
+    """A deep copy chooses as the policy would and moves nothing of it: a dry run (`router explain`) asks a copy."""
+    views = [(sample_request(number), sample_replicas(number)) for number in range(100)]
+    policy = factory()
+    _chosen(policy, views[:50])
+    foretold = _chosen(deepcopy(policy), views[50:])
+    assert foretold == _chosen(policy, views[50:]), "a copy chose differently, or its choices moved the policy"  # noqa: S101
+
+
 def uses_every_idle_replica(factory: Factory) -> None:
     """New users over equal idle replicas reach all of them: no favourite by list order."""
     policy = factory()
@@ -107,6 +117,7 @@ CHECKS = (
     works_with_unknowns,
     works_with_one,
     repeats_itself,
+    goes_on_in_a_copy,
     uses_every_idle_replica,
 )
 

@@ -92,7 +92,7 @@ class NotSalted(RequestError):  # noqa: N818 -- named after what it says
 
 
 class NotAllowed(RequestError):  # noqa: N818 -- named after what it says
-    """A change on the admin port by somebody who has not shown that he may."""
+    """A change on the admin port by somebody who has not shown that he may, or a page elsewhere that calls there."""
 
     status = 403
     kind = "invalid_request_error"
@@ -196,7 +196,7 @@ class HeadTooLarge(RequestError):  # noqa: N818 -- named after the HTTP status i
 
 
 class NotImplementedHere(RequestError):  # noqa: N818 -- named after the HTTP status it is
-    """A part of HTTP the router does not speak, such as a transfer coding besides chunked."""
+    """A part of HTTP the router does not speak, or a dry run of a policy that can not be copied."""
 
     status = 501
     kind = "invalid_request_error"

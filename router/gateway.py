@@ -90,7 +90,8 @@ class Gateway:
         """A dry run: what would be chosen for this call and why; nothing is sent or remembered."""
         guest = self.tenants.named(call.header(TENANT))
         request, prompt, _, _ = await self._read(call, guest, self._sessions.known)
-        return self._placing.explained(self._placing.placed(request, prompt, {}))
+        placing = self._placing.rehearsal()
+        return placing.explained(placing.placed(request, prompt, {}))
 
     async def _read(self, call: Call, guest: Guest, session_of: SessionOf) -> Read:
         """What placing needs to know, and what replicas get. The parsed body ends here: no exchange may keep it."""

@@ -6,6 +6,7 @@ here: sending, and who is healthy.
 
 import logging
 from collections.abc import Callable, Mapping
+from copy import copy, deepcopy
 from typing import Any
 
 from msgspec import Struct
@@ -15,7 +16,7 @@ from policies.least_loaded import LeastLoaded
 from policies.types import Choice, Policy, Replica, Request
 from router.admission import Room
 from router.aside import Aside
-from router.errors import NoReplicaAvailable, ReplicaTimedOut, ReplicaUnreachable, RequestError
+from router.errors import NoReplicaAvailable, NotImplementedHere, ReplicaTimedOut, ReplicaUnreachable, RequestError
 from router.http.exchange import TimedOut, UpstreamError
 from router.metrics import Metrics
 from router.prompts import Prompt
@@ -57,7 +58,7 @@ class Placing:
         self._aside = aside
         self._room = room
         self._policy = policy
-        self._metrics = metrics
+        self._policy_failed = metrics.policy_failed
         self._clock = clock
         self._fallback = LeastLoaded()
 
@@ -67,6 +68,23 @@ class Placing:
         if not view:
             raise nowhere(request, failed)
         return Placed(request, prompt, view, self._choice(request, view))
+
+    def rehearsal(self) -> "Placing":
+        """A twin for dry runs: it sees the same fleet, and its choices move no dice and no counter of this one.
+
+        Raises `NotImplementedHere` when the policy can't be copied.
+        """
+        twin = copy(self)
+        try:
+            twin._policy, twin._fallback = deepcopy((self._policy, self._fallback))
+        except Exception as error:  # a plug-in may hold anything
+            raise NotImplementedHere(
+                f"the policy can't be copied ({type(error).__name__}), and asked itself it would remember a dry run;"
+                " give it a __deepcopy__"
+            ) from error
+        twin._aside = copy(self._aside)
+        twin._policy_failed = _nothing
+        return twin
 
     def _view(self, request: Request, failed: Mapping[str, UpstreamError]) -> tuple[Replica, ...]:
         now_s = self._clock()
@@ -90,7 +108,7 @@ class Placing:
             _log.error("the policy chose %r, which was not offered; placed by load instead", choice.replica)
         except Exception:
             _log.exception("the policy failed; this request is placed by load instead")
-        self._metrics.policy_failed()
+        self._policy_failed()
         return Choice(self._fallback.choose(request, view).replica, "policy-failed")
 
     def explained(self, placed: Placed) -> dict[str, Any]:
@@ -113,6 +131,10 @@ class Placing:
             "costs": explain(request, placed.view) if callable(explain) else None,
             "choice": {"replica": placed.choice.replica, "reason": placed.choice.reason},
         }
+
+
+def _nothing() -> None:
+    """A dry run fails no policy."""
 
 
 def _told(request: Request, replica: Replica) -> dict[str, Any]:

@@ -6,6 +6,7 @@ as waiting for a restart. Not here: when to look (`serving`), and what settings 
 
 import logging
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from typing import Any
 
 from policies.errors import PolicyError
@@ -56,6 +57,9 @@ class InForce:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._policy, name)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "InForce":
+        return InForce(deepcopy(self._policy, memo))
 
 
 class Reload:

@@ -14,6 +14,7 @@ from policies.conformance import (
     Factory,
     check,
     chooses_what_is_offered,
+    goes_on_in_a_copy,
     repeats_itself,
     sample_replicas,
     sample_request,
@@ -135,6 +136,17 @@ def dice() -> Callable[[], Policy]:
     return Dice
 
 
+class Shared:
+    """Takes turns by a count that a copy shares."""
+
+    def __init__(self) -> None:
+        turns = count()
+        self._next = lambda: next(turns)
+
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> Choice:
+        return Choice(replicas[self._next() % len(replicas)].name, "turn")
+
+
 @pytest.mark.parametrize(
     ("factory", "broken", "error"),
     [
@@ -142,6 +154,7 @@ def dice() -> Callable[[], Policy]:
         (NeedsReports, works_with_unknowns, TypeError),
         (NeedsTwo, works_with_one, AssertionError),
         (dice(), repeats_itself, AssertionError),
+        (Shared, goes_on_in_a_copy, AssertionError),
         (First, uses_every_idle_replica, AssertionError),
     ],
 )

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -9,9 +10,12 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
 
+from policies.plugins import installed
+from policies.types import Replica, Request
 from router.errors import RouterError, UsageError
 from router.explain import explain, offline
 from router.readers import TINY
+from tests.fakes import IDLE, client_of, fake_replica, load_of, posted, router_over, until
 
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "What is a prefix cache? " * 20}]}
 
@@ -82,3 +86,60 @@ def test_bodies_that_are_none(tmp_path, text, told):
 def test_a_tokenizer_that_is_none(body, tmp_path):
     with pytest.raises(UsageError, match=r"--tokenizer .*tokenizer.json"):
         offline(body, "/v1/chat/completions", tmp_path, 16)
+
+
+async def forecast(up, body: bytes) -> tuple[int, dict]:
+    reply = await posted(up.admin_url, body, path=b"/explain?path=/v1/completions")
+    return reply.status, reply.json
+
+
+@pytest.mark.parametrize("name", [one.name for one in installed() if one.distribution == "prefix-router"])
+async def test_a_dry_run_says_what_happens_next_and_changes_none_of_it(name):
+    """Asked once, twice, and then in earnest: dice, turns and windows of a policy are where they were."""
+    async with fake_replica() as one, fake_replica() as two, fake_replica() as three:
+        replicas = {"r1": one, "r2": two, "r3": three}
+        async with router_over(one, two, three, policy__name=name) as up:
+            for number in range(12):
+                body = json.dumps({"model": "m", "prompt": f"{number} " * 40, "user": f"u{number % 5}"}).encode()
+                forecasts = [(await forecast(up, body))[1]["choice"]["replica"] for _ in range(2)]
+                before = {name: len(replica.seen) for name, replica in replicas.items()}
+                assert (await posted(up.url, body)).status == 200
+                (went,) = [name for name, replica in replicas.items() if len(replica.seen) > before[name]]
+                assert forecasts == [went, went]
+                await until(lambda: load_of(up) == IDLE)
+
+
+class Failing:
+    def choose(self, request: Request, replicas: tuple[Replica, ...]) -> str:
+        raise ValueError("no")
+
+
+class Locked:
+    """Holds what can't be copied."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.asked = 0
+
+    def choose(self, request: Request, replicas: tuple[Replica, ...]) -> str:
+        self.asked += 1
+        return replicas[0].name
+
+
+async def test_a_dry_run_of_a_policy_that_fails_is_no_failure_of_it(monkeypatch):
+    async with fake_replica() as one, fake_replica() as two, router_over(one, two) as up:
+        monkeypatch.setattr("policies.round_robin.RoundRobin.choose", Failing.choose)
+        for _ in range(3):
+            _, told = await forecast(up, b'{"model":"m","prompt":"hi"}')
+            assert told["choice"]["reason"] == "policy-failed"
+        async with client_of(up.admin_url) as client:
+            await client.send(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert b"\nrouter_policy_failures_total 0.0\n" in (await client.reply()).body
+
+
+async def test_a_policy_that_cannot_be_copied_is_not_asked():
+    policy = f"{Locked.__module__}:Locked"
+    async with fake_replica() as one, router_over(one, policy__name=policy) as up:
+        status, told = await forecast(up, b'{"model":"m","prompt":"hi"}')
+    assert status == 501
+    assert "can't be copied (TypeError)" in told["error"]["message"]

@@ -28,6 +28,7 @@ from router.doctor_wiring import diagnosed
 from router.forwarding import Forwarding
 from router.gateway import Gateway
 from router.health import Watcher
+from router.hosts import only_by
 from router.http.listener import Serve
 from router.http.upstream import Upstream
 from router.identity import Identity
@@ -276,6 +277,7 @@ async def _administered(
         body_bytes=config.limits.body_bytes,
         routes=[*page.routes(), *member_routes(reload.membership, config), *more],
     )
+    application.middlewares.append(only_by(config.admin.host, config.admin.allowed_hosts))
     application.on_shutdown.append(page.ended)
     await stack.enter_async_context(page)
     return await administered(stack, config, application)

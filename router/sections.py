@@ -64,6 +64,11 @@ class Admin(Section):
         default=None,
         description="file with a key that changes must bring; without it they are made over loopback only",
     )
+    allowed_hosts: tuple[str, ...] = Field(
+        default=(),
+        description="names with a dot the admin port may be called by, beside addresses and admin.host: *.NAME for all "
+        "below, * for any",
+    )
 
 
 class CrossOrigin(Section):

@@ -203,6 +203,7 @@ async def router_over(*replicas: FakeReplica, **settings: object):
     wanted = {
         "listen.port": 0,
         "admin.port": 0,
+        "admin.allowed_hosts": ["router.test"],  # what `post` calls it
         "replicas": ",".join(replica.url for replica in replicas),
         "tokenizer.where": "text",
         "policy.name": "round-robin",

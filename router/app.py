@@ -176,7 +176,7 @@ async def running(config: Config) -> AsyncIterator[Running]:
         gateway = _gateway(
             config, fleet, policy, metrics, clock, aside, admission, upstreams, watcher, models, accounts, tenants, key
         )
-        hits, shown_too = diagnosed(config, gateway, accounts, clock)
+        hits, shown_too = diagnosed(config, gateway, accounts, metrics, clock)
         reload = await gathered(
             config,
             policy,

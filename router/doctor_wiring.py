@@ -14,8 +14,10 @@ from policies.types import Request
 from router.accounts import Accounts
 from router.config import Config
 from router.gateway import Gateway
+from router.hit_series import HitSeries
 from router.hits import Hits, Routes
 from router.http.messages import Call
+from router.metrics import Metrics
 from router.web import json_response
 
 if TYPE_CHECKING:
@@ -25,9 +27,9 @@ _log = logging.getLogger("router.doctor")
 
 
 def diagnosed(
-    config: Config, gateway: Gateway, accounts: Accounts, clock: Callable[[], float]
+    config: Config, gateway: Gateway, accounts: Accounts, metrics: Metrics, clock: Callable[[], float]
 ) -> tuple[Hits, list[web.RouteDef]]:
-    """The hit rates; and `GET /hits`, and `GET /doctor` where the doctor is on."""
+    """The hit rates, also in `metrics`; and `GET /hits`, and `GET /doctor` where the doctor is on."""
     hits, routes = Hits(), Routes(config.route_by)
     live = _doctor(config, clock)
 
@@ -42,6 +44,7 @@ def diagnosed(
 
     gateway.ears.append(came)
     accounts.ears.append(hits.answered)
+    metrics.also(HitSeries(hits))
 
     async def hit_rates(_: web.Request) -> web.Response:
         return json_response(hits.document())

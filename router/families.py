@@ -88,6 +88,19 @@ FAMILIES: tuple[Family, ...] = (
         "Prompt tokens found cached that were not predicted: answers, or another router's prompts",
     ),
     Family(
+        "router_hit_requests_total",
+        "counter",
+        ("route", "tenant", "replica"),
+        "Requests answered whose prompts were read; `route` is what `route_by` says",
+    ),
+    Family(
+        "router_hit_tokens_total",
+        "counter",
+        ("route", "tenant", "replica", "kind"),
+        "Tokens of those: prompt, available, predicted, delivered, and reported: of prompts whose replica told what was"
+        " cached, the whole that delivered is a part of",
+    ),
+    Family(
         "router_token_mismatch_total",
         "counter",
         ("model", "replica"),

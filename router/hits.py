@@ -6,6 +6,7 @@ these tables grow; beyond so many names all others are `other`. Not here: Promet
 """
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -19,6 +20,7 @@ from router.placing import Placed
 _NAMES = 256
 _LONGEST_NAME = 64
 _OPEN = 20_000
+_ROWS = 20_000
 
 Where = tuple[str, str, str]
 
@@ -110,7 +112,9 @@ class Hits:
         key = (label, tenant, outcome.replica)
         sums = self._sums.get(key)
         if sums is None:
-            sums = self._sums[key] = _Sums()
+            if len(self._sums) >= _ROWS:
+                key = (OTHER, OTHER, outcome.replica)
+            sums = self._sums.setdefault(key, _Sums())
         sums.requests += 1
         sums.prompt += outcome.prompt_tokens
         sums.available += outcome.available_tokens
@@ -123,6 +127,10 @@ class Hits:
         """The replica has left for good: what was counted of it goes on as `other`."""
         for key in [key for key in self._sums if key[2] == replica]:
             self._sums.setdefault((key[0], key[1], OTHER), _Sums()).plus(self._sums.pop(key))
+
+    def rows(self) -> Mapping[Where, _Sums]:
+        """What was counted, by route, tenant and replica."""
+        return self._sums
 
     def sums(self) -> dict[str, dict[str, list[int]]]:
         """By route and by tenant: tokens of prompts, available, predicted, of prompts that were reported, delivered."""

@@ -165,6 +165,10 @@ class Metrics(Collector):
         for key in [key for key in counts.ttfts if key[1] == replica]:
             del counts.ttfts[key]
 
+    def also(self, collector: Collector) -> None:
+        """Expose what `collector` builds when somebody scrapes; the page does without it."""
+        self._registry.register(collector)
+
     def exposition(self) -> bytes:
         """The answer to `GET /metrics`."""
         return generate_latest(self._registry)

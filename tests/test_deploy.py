@@ -93,7 +93,7 @@ def test_values_of_labels_are_ones_the_router_gives():
     outcomes = {word for words in re.findall(r'outcome=~?"([^"]+)"', text) for word in words.split("|")}
     said = "".join((DEPLOY.parent / "router" / name).read_text("utf-8") for name in ("accounts.py", "metrics.py"))
     assert {word for word in outcomes if f'"{word}"' not in said} == set()
-    assert set(re.findall(r'kind="(\w+)"', text)) <= {"prompt", "available", "predicted", "delivered", "output"}
+    assert set(re.findall(r'kind="(\w+)"', text)) <= {"prompt", "available", "predicted", "delivered", "reported", "output"}
 
 
 def test_the_dashboard_names_no_data_source_of_ours():

@@ -10,6 +10,8 @@ from policies.types import Request
 from router.admission import Admission
 from router.families import DECISION_BOUNDS_S, Histogram
 from router.health import Watcher
+from router.hit_series import HitSeries
+from router.hits import Hits
 from router.kv_events import KvEvents
 from router.losses import Losses
 from router.metrics import FAMILIES, Metrics, Outcome
@@ -173,7 +175,7 @@ def test_a_bucket_holds_what_equals_its_bound():
 
 def test_the_table_of_families_is_what_is_exposed(metrics):
     metrics.answered(DONE)
-    exposed = {family.name for family in metrics.collect()}
+    exposed = {family.name for family in (*metrics.collect(), *HitSeries(Hits()).collect())}
     assert exposed == {family.name.removesuffix("_total") for family in FAMILIES}
     for family in FAMILIES:
         assert family.name.endswith("_total") == (family.kind == "counter")

@@ -49,6 +49,11 @@ class Chain:
         digest.update(self._tail)
         return digest.digest()
 
+    def next_key(self, block: bytes) -> bytes:
+        """Append one whole block of packed ids where none waits to fill; return its key."""
+        self._digest.update(block)
+        return self._digest.digest()[:KEY_BYTES]
+
     def grow(self, token_bytes: bytes | memoryview, block_tokens: int) -> list[bytes]:
         """Append packed token ids; return the keys of the blocks that became full."""
         data = self._tail + bytes(token_bytes) if self._tail else bytes(token_bytes)

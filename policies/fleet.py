@@ -7,6 +7,7 @@ seconds of any clock that does not go backward. Not here: health checks, sockets
 
 from collections.abc import Container, Iterable, Sequence
 
+from policies.copies import Copies
 from policies.correction import Capacity
 from policies.entries import Entry, Flight
 from policies.entries import Report as Report
@@ -113,6 +114,11 @@ class Fleet:
         """By its events, the replica stored these blocks after `parent`. From now on its word is its match."""
         self._changed(name)
         self._index.stored(name, keys, parent)
+
+    def telling(self, name: str) -> Copies:
+        """What the replica told by events, for whoever enters many blocks at once; good until the next fact."""
+        self._changed(name)
+        return self._index.telling(name)
 
     def removed(self, name: str, keys: Iterable[bytes]) -> None:
         """By its events, the replica gave up a copy of each of these blocks."""

@@ -160,11 +160,15 @@ class PrefixIndex:
 
     def stored(self, name: str, keys: Sequence[bytes], parent: bytes | None) -> None:
         """The replica told that it stored these blocks, which continue `parent`. From now on its word counts."""
+        self.telling(name).stored(keys, parent)
+
+    def telling(self, name: str) -> Copies:
+        """What the replica told by events, begun if it told none yet."""
         holder = self._holder(name)
         if holder.copies is None:
             holder.copies = Copies()
             self._telling.append(holder)
-        holder.copies.stored(keys, parent)
+        return holder.copies
 
     def removed(self, name: str, keys: Iterable[bytes]) -> None:
         """The replica told that it gave up one copy of each of these blocks."""

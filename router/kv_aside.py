@@ -4,7 +4,7 @@ The one rule: what was removed while it waited is gone when its parent comes. No
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from router.kv_runs import Piece
 
@@ -20,6 +20,11 @@ class Aside:
 
     def __len__(self) -> int:
         return self._blocks
+
+    @property
+    def awaited(self) -> Container[int]:
+        """The blocks that something waits for."""
+        return self._by_parent
 
     def add(self, piece: Piece) -> None:
         if piece.parent is None:

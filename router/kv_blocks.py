@@ -5,21 +5,26 @@ one rule: nothing is guessed. A block whose parent was never told waits aside; o
 embeddings), and all that continues it, is known to exist and has no key. Not here: the order of events (`kv_sequence`).
 """
 
+import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
-from policies.blocks import TOKEN_BYTES, Chain, packed
+from policies.blocks import Chain
+from policies.copies import Copies
 from router.kv_aside import Aside
 from router.kv_runs import Piece, Runs
-from router.kv_wire import Removed, Stored
+from router.kv_wire import Removed, Stored, WireRemoved, WireStored
 
 PIECE_BLOCKS = 256
 """Blocks taken at once, under a millisecond's work."""
 MOST_BLOCKS = 1_000_000
 """Blocks remembered of an engine that does not tell its size."""
 _ASIDE_BLOCKS = 65_536
-_FULL_ATTENTION = ("full_attention", "mla_attention", "sink_full_attention")
+_NO_EXTRA = [None]
+_FULL_ATTENTION = (None, "full_attention", "mla_attention", "sink_full_attention")
+"""Kinds of attention in which a prompt's prefix is read; an engine of one kind may tell none."""
 
 COUNTED = (
     "stored",
@@ -49,8 +54,9 @@ class EngineBlocks:
         root: Callable[[str, str], Chain],
         stored: Callable[[list[bytes], bytes | None], None],
         removed: Callable[[list[bytes]], None],
+        told: Callable[[], Copies],
     ) -> None:
-        """`block_tokens`, `stored` and `removed` are the fleet's; `root` gives an adapter's and a salt's chain."""
+        """All but `root` are the fleet's; that gives an adapter's and a salt's chain."""
         self.limit_blocks = MOST_BLOCKS
         """More than this the engine can't hold: what was told first is given up."""
         self.counts: Counter[str] = Counter()
@@ -60,6 +66,7 @@ class EngineBlocks:
         self._root = root
         self._tell_stored = stored
         self._tell_removed = removed
+        self._told = told
         self._group: int | None = None
         self._runs = Runs(1, 1)
         self._without_key: Counter[int] = Counter()
@@ -83,22 +90,19 @@ class EngineBlocks:
             self.counts["contradicting"] += total
             return
         self._sized(event.block_tokens)
-        try:
-            tokens = packed(event.tokens)
-        except (OverflowError, TypeError):
-            self.counts["bad_tokens"] += total
-            return
         readable, salt = _readable(event)
         parent, root = event.parent, None
         if parent is None:
             root = self._root(event.adapter or "", salt)
-        width = event.block_tokens * TOKEN_BYTES
+        size = event.block_tokens
         for start in range(0, readable, PIECE_BLOCKS):
             end = min(readable, start + PIECE_BLOCKS)
-            coming, gone = (
-                [Piece(event.hashes[start:end], parent, root, tokens[start * width : end * width])],
-                list[int](),
-            )
+            try:
+                tokens = _packer((end - start) * size)(*event.tokens[start * size : end * size])
+            except struct.error:
+                self.counts["bad_tokens"] += total - start
+                return
+            coming, gone = [Piece(event.hashes[start:end], parent, root, tokens)], list[int]()
             while coming:
                 coming += self._take(coming.pop(), gone)
                 if coming:
@@ -113,6 +117,55 @@ class EngineBlocks:
         while max(len(self._runs), self._runs.copies, len(self._without_key)) > self.limit_blocks:
             self._prune()
             yield
+
+    def straight(self, items: Sequence[Any], at: int) -> int:
+        """Take items from place `at` on while each is of the most frequent kind; the place of the first that is not.
+
+        That is one block that continues the newest one of its run, or one copy less of a block that is known.
+        """
+        runs, size = self._runs, self.engine_block_tokens
+        if not runs.plain or size is None:
+            return at
+        told, pack, group, awaited = self._told(), _packer(size), self._group, self._aside.awaited
+        begun, end, removed = at, len(items), 0
+        while at < end:
+            item = items[at]
+            if type(item) is WireRemoved:
+                if len(item.block_hashes) != 1 or item.medium != "GPU" or item.group_idx != group:
+                    break
+                key = runs.removed_one(item.block_hashes[0])
+                if key is None:
+                    break
+                told.removed_one(key)
+                removed += 1
+            elif (
+                type(item) is WireStored
+                and len(item.block_hashes) == 1
+                and item.parent_block_hash is not None
+                and item.block_size == size
+                and item.group_idx == group
+                and item.medium == "GPU"
+                and item.lora_id is None
+                and item.lora_name is None
+                and item.extra_keys in (None, _NO_EXTRA)
+                and item.kv_cache_spec_kind in _FULL_ATTENTION
+                and item.block_hashes[0] not in awaited
+                and runs.copies < self.limit_blocks
+            ):
+                try:
+                    data = pack(*item.token_ids)
+                except struct.error:  # not so many ids as a block has, or no ids
+                    break
+                placed = runs.continued(item.block_hashes[0], item.parent_block_hash, data)
+                if placed is None:
+                    break
+                told.stored_one(*placed)
+            else:
+                break
+            at += 1
+        self.counts["removed"] += removed
+        self.counts["stored"] += at - begun - removed
+        return at
 
     def removed(self, event: Removed) -> None:
         if event.medium != "GPU" or None is not event.group != self._group is not None:
@@ -148,7 +201,7 @@ class EngineBlocks:
 
     def _counts_here(self, medium: str, group: int | None, kind: str | None) -> bool:
         """Whether an event is about blocks a prompt's prefix is read from: on the GPU, of the full-attention group."""
-        if medium != "GPU" or (kind is not None and kind not in _FULL_ATTENTION):
+        if medium != "GPU" or kind not in _FULL_ATTENTION:
             return False
         if self._group is None:
             self._group = group
@@ -206,6 +259,12 @@ class EngineBlocks:
             keys = self._runs.further_copies_removed()
         self.counts["pruned"] += len(keys)
         self._tell_removed(keys)
+
+
+@lru_cache(256)
+def _packer(tokens: int) -> Callable[..., bytes]:
+    """What packs so many ids as `policies.blocks.packed` does. Raises `struct.error`."""
+    return struct.Struct(f"<{tokens}I").pack
 
 
 def _readable(event: Stored) -> tuple[int, str]:

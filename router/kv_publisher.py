@@ -13,7 +13,7 @@ from policies.fleet import Fleet
 from router.kv_blocks import BlockSizeError, EngineBlocks
 from router.kv_sequence import Sequence, Turn
 from router.kv_standing import Standing, recomputed
-from router.kv_wire import Batch, Removed, Stored, Unusable, WireError, batch
+from router.kv_wire import Batch, Event, Removed, Stored, Unusable, WireError, batch, event
 
 _UNREADABLE_IN_A_ROW = 10
 
@@ -47,6 +47,7 @@ class Publisher:
             root=root,
             stored=lambda keys, before: fleet.stored(name, keys, before),
             removed=lambda keys: fleet.removed(name, keys),
+            told=lambda: fleet.telling(name),
         )
 
     def __repr__(self) -> str:
@@ -76,22 +77,33 @@ class Publisher:
         yield from self._taken(found)
 
     def _taken(self, found: Batch) -> Iterator[None]:
-        for event in found.events():
-            if type(event) is Removed:
-                self.blocks.removed(event)
-            elif type(event) is Stored:
-                if self.standing is None:
-                    self.standing = recomputed(event, self._seeds)
-                try:
-                    yield from self.blocks.stored(event)
-                except BlockSizeError as error:
-                    self.broken = self.broken or str(error)
+        for items in found.slices():
+            at = 0
+            while True:
+                at = self.blocks.straight(items, at)
+                if at == len(items):
+                    break
+                yield from self._one(event(items[at]))
+                if self.broken:
                     return
-            elif type(event) is Unusable:
-                self.faults[event.reason] += 1
-            else:
-                yield from self.emptied()
+                at += 1
             yield
+
+    def _one(self, told: Event) -> Iterator[None]:
+        if type(told) is Removed:
+            self.blocks.removed(told)
+        elif type(told) is Stored:
+            if self.standing is None:
+                self.standing = recomputed(told, self._seeds)
+            try:
+                yield from self.blocks.stored(told)
+            except BlockSizeError as error:
+                self.broken = self.broken or str(error)
+        elif type(told) is Unusable:
+            self.faults[told.reason] += 1
+        else:
+            yield from self.emptied()
+        yield
 
     def emptied(self) -> Iterator[None]:
         """The engine holds nothing, which makes good whatever was missed."""

@@ -16,6 +16,8 @@ from policies.blocks import Chain
 RUN_BLOCKS = 256
 _CUT_BLOCKS = 32
 _OPEN_RUNS = 4096  # runs whose end state is kept, 500 bytes each
+_SHARDS = 64  # dictionaries in place of one: what grows moves all it holds, of 100,000 blocks for over 10 ms
+_LAST = _SHARDS - 1
 
 
 class Piece(NamedTuple):
@@ -68,18 +70,21 @@ class Runs:
         self._slots = max(1, engine_block_tokens // block_tokens)
         self._per_key = max(1, block_tokens // engine_block_tokens)
         self._engine_block_tokens = engine_block_tokens
-        self._where: dict[int, int] = {}
+        self.plain = block_tokens == engine_block_tokens
+        """Whether each block of the engine is one of the fleet's."""
+        self._where: tuple[dict[int, int], ...] = tuple({} for _ in range(_SHARDS))
         """Number of the run and place in it, packed, by engine hash; in the order they were stored."""
+        self._blocks = 0
         self._runs: dict[int, Run] = {}
         self._open: OrderedDict[Run, None] = OrderedDict()
         self._number = 0
         self.copies = 0
 
     def __len__(self) -> int:
-        return len(self._where)
+        return self._blocks
 
     def __contains__(self, found: int) -> bool:
-        return found in self._where
+        return found in self._where[found & _LAST]
 
     def __repr__(self) -> str:
         return f"<Runs {len(self)} blocks in {len(self._runs)} runs>"
@@ -92,12 +97,13 @@ class Runs:
         keys: list[bytes | None] = []
         width = len(piece.tokens) // len(piece.hashes)
         before, at, total = piece.parent, 0, len(piece.hashes)
-        first_before = None if before is None else self._last_key(where[before])
+        first_before = None if before is None else self._last_key(where[before & _LAST][before])
         while at < total:
-            number = where.get(piece.hashes[at])
+            found = piece.hashes[at]
+            number = where[found & _LAST].get(found)
             if number is None:
                 end = at + 1
-                while end < total and piece.hashes[end] not in where:
+                while end < total and piece.hashes[end] not in where[piece.hashes[end] & _LAST]:
                     end += 1
                 keys += self._grown(piece, at, end, before, width)
                 at = end
@@ -112,6 +118,31 @@ class Runs:
             before = piece.hashes[at - 1]
         return Placed([key for key in keys if key is not None], first_before, at)
 
+    def continued(self, found: int, parent: int, data: bytes) -> tuple[bytes, bytes] | None:
+        """Place one new block behind the end of a run that has room: its own key, and the one before it.
+
+        None, and nothing is placed, when that is not how it is. Only where blocks are `plain`.
+        """
+        where = self._where
+        number = where[parent & _LAST].get(parent)
+        shard = where[found & _LAST]
+        if number is None or found in shard:
+            return None
+        run, index = self._runs[number >> 8], number & 255
+        chain, keys = run.end, run.keys
+        before = keys[index]
+        if chain is None or before is None or index != len(keys) - 1 or index == RUN_BLOCKS - 1:
+            return None
+        key = chain.next_key(data)
+        shard[found] = number + 1
+        run.tokens += data
+        keys.append(key)
+        run.copies.append(1)
+        run.present += 1
+        self.copies += 1
+        self._blocks += 1
+        return key, before
+
     def _grown(self, piece: Piece, at: int, end: int, before: int | None, width: int) -> list[bytes | None]:
         """Blocks `at` to `end` are new: put them behind `before`, in its run while there is room."""
         found: list[bytes | None] = []
@@ -122,8 +153,11 @@ class Runs:
             chain = run.end
             assert chain is not None, "a run is opened before it grows"  # noqa: S101
             keys = self._keys(chain, data, room)
-            base = run.number << 8 | len(run.copies)
-            self._where.update(zip(piece.hashes[at : at + room], range(base, base + room), strict=True))
+            number = run.number << 8 | len(run.copies)
+            for engine_hash in piece.hashes[at : at + room]:
+                self._where[engine_hash & _LAST][engine_hash] = number
+                number += 1
+            self._blocks += room
             run.tokens += data
             run.keys += keys
             run.copies.extend([1] * room)
@@ -149,7 +183,7 @@ class Runs:
             if piece.root is None:
                 raise ValueError("a piece without a parent needs a root")
             return self._new_run(piece.root.copy(), None)
-        number = self._where[before]
+        number = self._where[before & _LAST][before]
         run, index = self._runs[number >> 8], number & 255
         if index < len(run.copies) - 1:
             width = len(run.tokens) // len(run.copies)
@@ -194,50 +228,58 @@ class Runs:
 
     def removed(self, hashes: Sequence[int], keys: list[bytes]) -> list[int]:
         """One copy of each block is gone: add to `keys` what the fleet is to be told, and return those not here."""
-        where, runs, slots = self._where, self._runs, self._slots
         unknown = []
         for found in hashes:
-            number = where.get(found)
+            number = self._where[found & _LAST].get(found)
             if number is None:
                 unknown.append(found)
                 continue
-            run, index = runs[number >> 8], number & 255
-            if slots == 1:
-                key = run.keys[index]
-                if key is not None:
-                    keys.append(key)
-            else:
-                keys += self._keys_at(run, index)
-            self.copies -= 1
-            left = run.copies[index] - 1
-            run.copies[index] = left
-            if not left:
-                self._gone(found, run)
+            run, index = self._runs[number >> 8], number & 255
+            keys += self._keys_at(run, index)
+            self._one_less(found, run, index)
         return unknown
 
+    def removed_one(self, found: int) -> bytes | None:
+        """One copy of a block is gone: its own key; None when the block is not here. Only where blocks are `plain`."""
+        number = self._where[found & _LAST].get(found)
+        if number is None:
+            return None
+        run, index = self._runs[number >> 8], number & 255
+        key = run.keys[index]
+        self._one_less(found, run, index)
+        return key
+
     def oldest_removed(self, blocks: int) -> list[bytes]:
-        """Give up the blocks that were stored first, all copies; the keys to tell the fleet."""
+        """Give up about so many of the blocks that were stored first, all copies; the keys to tell the fleet."""
         keys: list[bytes] = []
-        for found in list(islice(self._where, blocks)):
-            number = self._where[found]
-            self.removed([found] * self._runs[number >> 8].copies[number & 255], keys)
+        for shard in self._where:
+            for found in list(islice(shard, 1 + blocks // _SHARDS)):
+                number = shard[found]
+                self.removed([found] * self._runs[number >> 8].copies[number & 255], keys)
         return keys
 
     def further_copies_removed(self) -> list[bytes]:
         """Leave one copy of each block; the keys to tell the fleet."""
         keys: list[bytes] = []
-        for found, number in self._where.items():
-            copies = self._runs[number >> 8].copies[number & 255]
-            if copies > 1:
-                self.removed([found] * (copies - 1), keys)
+        for shard in self._where:
+            for found, number in shard.items():
+                copies = self._runs[number >> 8].copies[number & 255]
+                if copies > 1:
+                    self.removed([found] * (copies - 1), keys)
         return keys
 
     def _keys_at(self, run: Run, index: int) -> list[bytes]:
         return [key for key in run.keys[index * self._slots : (index + 1) * self._slots] if key is not None]
 
-    def _gone(self, found: int, run: Run) -> None:
-        """The last copy of a block is gone; with a run's last block goes the run, with many its end."""
-        del self._where[found]
+    def _one_less(self, found: int, run: Run, index: int) -> None:
+        """A copy of a block is gone; with the last copy goes the block, with a run's last block the run."""
+        self.copies -= 1
+        left = run.copies[index] - 1
+        run.copies[index] = left
+        if left:
+            return
+        del self._where[found & _LAST][found]
+        self._blocks -= 1
         run.present -= 1
         if not run.present:
             del self._runs[run.number]

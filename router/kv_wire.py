@@ -7,7 +7,7 @@ integers or bytes on the wire; here they are the low 64 bits, unsigned. Not here
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -16,7 +16,7 @@ MOST_PAYLOAD_BYTES = 640 * 1024
 8,192 to 65,536 tokens, an id takes 5 bytes at most."""
 
 _WHOLE_BYTES = 64 * 1024  # a longer batch is decoded event by event
-_MOST_MERGED = 256  # so that what is done with one event stays short
+_SLICE_ITEMS, _SLICE_BYTES = 64, 32 * 1024  # what is done at once takes well under a millisecond
 _LOW_64 = (1 << 64) - 1
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, MemoryError)
 
@@ -64,36 +64,69 @@ class Unusable(NamedTuple):
 Event = Stored | Removed | Cleared | Unusable
 
 
+_Hash = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class WireStored(msgspec.Struct, tag_field="type", tag="BlockStored", gc=False):
+    """Stored blocks as they came, in the form that nearly all have; nothing but the types is checked yet."""
+
+    block_hashes: list[_Hash]
+    parent_block_hash: _Hash | None
+    token_ids: list[int]
+    block_size: int
+    lora_id: int | None = None
+    medium: str | None = None
+    lora_name: str | None = None
+    extra_keys: list[Any] | None = None
+    group_idx: int | None = None
+    kv_cache_spec_kind: str | None = None
+
+
+class WireRemoved(msgspec.Struct, tag_field="type", tag="BlockRemoved", gc=False):
+    """Removed blocks as they came, in the form that nearly all have."""
+
+    block_hashes: list[_Hash]
+    medium: str | None = None
+    group_idx: int | None = None
+
+
+class _WireCleared(msgspec.Struct, tag_field="type", tag="AllBlocksCleared", gc=False):
+    pass
+
+
 class Batch(NamedTuple):
     """The events of one step of one engine; those of a long batch are still packed."""
 
     rank: int | None
     items: list[Any]
+    """What `event` makes an event of."""
+
+    def slices(self) -> Iterator[list[Any]]:
+        """The items in order, none packed any more, a few at a time."""
+        part: list[Any] = []
+        size = 0
+        for item in self.items:
+            if type(item) is msgspec.Raw:
+                size += memoryview(item).nbytes
+                part.append(_unpacked(item))
+            else:
+                part.append(item)
+            if len(part) >= _SLICE_ITEMS or size > _SLICE_BYTES:
+                yield part
+                part, size = [], 0
+        if part:
+            yield part
 
     def events(self) -> Iterator[Event]:
-        """In order; removals next to each other, of which an engine sends one per block, come as one."""
-        held: Removed | None = None
-        for item in self.items:
-            found = event(item)
-            if type(found) is Removed:
-                if held is None:
-                    held = found
-                    continue
-                if held.medium == found.medium and held.group == found.group and len(held.hashes) < _MOST_MERGED:
-                    held.hashes.extend(found.hashes)
-                    continue
-            if held is not None:
-                yield held
-                held = None
-            if type(found) is Removed:
-                held = found
-            else:
-                yield found
-        if held is not None:
-            yield held
+        """All of them in order."""
+        for part in self.slices():
+            yield from map(event, part)
 
 
+_WireEvent = WireStored | WireRemoved | _WireCleared
 _any = msgspec.msgpack.Decoder()
+_usual = msgspec.msgpack.Decoder(tuple[Any, list[_WireEvent], Any])
+_usual_event = msgspec.msgpack.Decoder(_WireEvent)
 _packed = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _packed_map = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 
@@ -103,12 +136,18 @@ def batch(payload: bytes) -> Batch:
     if len(payload) > MOST_PAYLOAD_BYTES:
         raise WireError("too large")
     try:
-        found = _any.decode(payload) if len(payload) <= _WHOLE_BYTES else _in_parts(payload)
+        if len(payload) > _WHOLE_BYTES:
+            found = _in_parts(payload)
+        else:
+            try:
+                found = _usual.decode(payload)
+            except msgspec.ValidationError:  # another version's shape, or an event that is not as it should be
+                found = _any.decode(payload)
     except _UNREADABLE:
         raise WireError("not msgpack") from None
-    if type(found) is dict:
+    if isinstance(found, dict):
         rank, items = found.get("data_parallel_rank"), found.get("events")
-    elif type(found) is list and len(found) >= 2:
+    elif isinstance(found, list | tuple) and len(found) >= 2:
         rank, items = found[2] if len(found) > 2 else None, found[1]
     else:
         raise WireError("no batch of events")
@@ -129,15 +168,27 @@ def _in_parts(payload: bytes) -> Any:
     ]
 
 
-def event(item: Any) -> Event:
-    """One event, whichever shape it has."""
+def _unpacked(item: msgspec.Raw) -> Any:
     try:
-        found = _any.decode(item) if type(item) is msgspec.Raw else item
-        if type(found) is dict:
-            kind, fields = found.get("type"), found
+        return _usual_event.decode(item)
+    except _UNREADABLE:
+        pass
+    try:
+        return _any.decode(item)
+    except _UNREADABLE:
+        return None
+
+
+def event(item: Any) -> Event:
+    """One event, whichever shape its item has."""
+    try:
+        if isinstance(item, msgspec.Struct):
+            kind, fields = item.__struct_config__.tag, msgspec.structs.asdict(item)
+        elif type(item) is dict:
+            kind, fields = item.get("type"), item
         else:
-            kind = found[0]
-            fields = dict(zip(_FIELDS.get(kind, ()), found[1:], strict=False))
+            kind = item[0]
+            fields = dict(zip(_FIELDS.get(kind, ()), item[1:], strict=False))
         if kind == "BlockRemoved":
             return Removed(_hashes(fields["block_hashes"]), fields.get("medium") or "GPU", _group(fields))
         if kind == "BlockStored":

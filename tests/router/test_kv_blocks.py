@@ -36,6 +36,7 @@ class Engine:
             root=lambda adapter, salt: Chain.root(MODEL, adapter, salt),
             stored=lambda keys, before: self.fleet.stored("r1", keys, before),
             removed=lambda keys: self.fleet.removed("r1", keys),
+            told=lambda: self.fleet.telling("r1"),
         )
 
     def stored(self, hashes, tokens, parent=None, size=4, extra=None, adapter="", medium="GPU", group=0, kind=None):

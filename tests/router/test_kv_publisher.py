@@ -14,6 +14,7 @@ from policies.fleet import Fleet
 from policies.types import Request
 from router.kv_publisher import Publisher
 from router.kv_sequence import Turn
+from router.kv_wire import batch
 
 CASES = json.loads(gzip.decompress((Path(__file__).parents[1] / "recordings" / "kv_event_cases.json.gz").read_bytes()))
 SEQUENCES = {case["name"]: case for case in CASES["restart_and_clear"]["sequences"]}
@@ -131,3 +132,74 @@ def test_whatever_is_published_nothing_raises_and_fleet_and_engine_agree(batches
             list(publisher.take(number, payload))
     list(publisher.blocks.forgotten())
     assert told.fleet.held_blocks("r1") == 0
+
+
+plain = st.fixed_dictionaries(
+    {"type": st.just("BlockStored"), "block_hashes": st.lists(st.integers(0, 6), min_size=1, max_size=2)},
+    optional={"extra_keys": st.sampled_from([None, [None], [["salt"]]]), "lora_name": st.sampled_from([None, "sql"])},
+)
+gone = st.fixed_dictionaries({"type": st.just("BlockRemoved"), "block_hashes": st.lists(st.integers(0, 6), max_size=2)})
+everything_gone = st.just({"type": "AllBlocksCleared"})
+ARRAYS = {
+    "BlockStored": tuple(
+        "block_hashes parent_block_hash token_ids block_size lora_id medium lora_name extra_keys group_idx".split()
+    ),
+    "BlockRemoved": ("block_hashes", "medium", "group_idx"),
+}
+
+
+def filled(event, parent, group):
+    if "block_hashes" not in event:
+        return event
+    told = event | {"medium": "GPU", "group_idx": group}
+    if event["type"] == "BlockStored":
+        tokens = [token for found in event["block_hashes"] for token in [found] * SIZE]
+        told |= {"parent_block_hash": parent, "token_ids": tokens, "block_size": SIZE}
+    return told
+
+
+def as_array(event):
+    return [event["type"], *(event.get(field) for field in ARRAYS.get(event["type"], ()))]
+
+
+@given(
+    st.lists(
+        st.lists(
+            st.builds(
+                filled, plain | gone | everything_gone, st.none() | st.integers(0, 6), st.sampled_from([0, 0, 1])
+            ),
+            max_size=30,
+        ),
+        max_size=6,
+    )
+)
+def test_the_straight_way_and_the_long_one_come_to_the_same(batches):
+    """Maps go the straight way where they can; the same events as arrays never do."""
+    straight, long = Told(), Told()
+    for number, happened in enumerate(batches):
+        for told, form in ((straight, list), (long, lambda happened: [as_array(event) for event in happened])):
+            payload = msgspec.msgpack.encode([1.0, form(happened), 0])
+            list(told.publishers["r1"].take(number, payload))
+        one, other = straight.publishers["r1"], long.publishers["r1"]
+        assert +one.blocks.counts == +other.blocks.counts
+        assert one.faults == other.faults
+        assert len(one.blocks) == len(other.blocks)
+        assert straight.fleet.held_blocks("r1") == long.fleet.held_blocks("r1")
+    for path in ([0], [0, 1], [1, 2, 3], [3, 2]):
+        tokens = [token for found in path for token in [found] * SIZE]
+        assert straight.matched(tokens) == long.matched(tokens)
+
+
+def test_decoding_goes_the_straight_way():
+    told = Told()
+    publisher = told.publishers["r1"]
+    first = filled({"type": "BlockStored", "block_hashes": [1]}, None, 0)
+    then = [filled({"type": "BlockStored", "block_hashes": [at]}, at - 1, 0) for at in range(2, 300)]
+    items = batch(msgspec.msgpack.encode([1.0, then, 0])).items
+    assert publisher.blocks.straight(items, 0) == 0, "nothing is known yet"
+    list(publisher.take(0, msgspec.msgpack.encode([1.0, [first], 0])))
+    assert publisher.blocks.straight(items, 0) == 255, "a run is full"
+    assert told.fleet.held_blocks("r1") == 256
+    removed = [filled({"type": "BlockRemoved", "block_hashes": [at]}, None, 0) for at in (256, 255, 9999)]
+    assert publisher.blocks.straight(batch(msgspec.msgpack.encode([1.0, removed, 0])).items, 0) == 2
+    assert publisher.blocks.counts == {"stored": 256, "removed": 2}

@@ -116,9 +116,8 @@ class Fleet:
         self._index.stored(name, keys, parent)
 
     def telling(self, name: str) -> Copies:
-        """What the replica told by events, for whoever enters many blocks at once; good until the next fact."""
-        self._changed(name)
-        return self._index.telling(name)
+        """What the replica told by events, to enter many blocks at once; good until the next fact."""
+        return self._index.telling(self._changed(name).name)
 
     def removed(self, name: str, keys: Iterable[bytes]) -> None:
         """By its events, the replica gave up a copy of each of these blocks."""

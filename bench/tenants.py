@@ -92,7 +92,7 @@ def main() -> None:
         ("a key, and a salt of the client's to cut out", key, {"cache_salt": "theirs"}),
     ):
         body = chat(given.body_kb * 1024, **members)
-        call = Call(b"POST", CHAT.encode(), [*headers, (b"Authorization", credential)], body, b"a", "1.2.3.4")
+        call = Call.of(b"POST", CHAT.encode(), [*headers, (b"Authorization", credential)], body, b"a", "1.2.3.4")
         ask = Ask(CHAT, orjson.loads(body), "m", None, False)
         print(f"{name:<46} {measured(made, call, ask)}  ({len(body) / 1024:.0f} KB body, {given.tenants} tenants)")
     print(f"{'tenants off':<46} {measured(OpenDoor(), replace(call, headers=headers), ask)}")

@@ -4,10 +4,11 @@ The one rule: the client's bytes go on as they came; added are forwarding header
 credential the router's own where there is one (RFC 9110 §7.6, de-facto `X-Forwarded-*`). Not here: sending.
 """
 
-from msgspec import structs
-
 from router.http.messages import Call
 from router.http.upstream import Upstream
+
+
+_FOR = b"x-forwarded-for"
 
 
 class Forwarding:
@@ -15,29 +16,25 @@ class Forwarding:
 
     def __init__(self, replica_key: str | None, credentials: frozenset[bytes] = frozenset()) -> None:
         """`credentials` are the headers in which clients bring theirs, when they are for this router alone."""
-        self._authorization = f"Bearer {replica_key}".encode() if replica_key else None
-        self._dropped = credentials | {b"authorization"} if replica_key else credentials
+        self._authorization = f"Authorization: Bearer {replica_key}\r\n".encode() if replica_key else b""
+        self._replaced = credentials | {_FOR} | ({b"authorization"} if replica_key else set())
 
     def __repr__(self) -> str:
         return f"<Forwarding with {'the router' if self._authorization else 'the client'}'s credential>"
 
     def rest(self, call: Call) -> bytes:
         """All that follows the Host line, the same for every replica."""
-        parts = [b"\r\n"]
-        forwarded: list[bytes] = []
-        host = b"X-Forwarded-Host: %b\r\n" % call.host if call.host else b""
-        for name, value in call.headers:
-            key = name.lower()
-            if key == b"x-forwarded-for":
-                forwarded.append(value)
-                continue
-            if key == b"x-forwarded-host":  # a proxy before this one knows better
-                host = b""
-            if key not in self._dropped:
-                parts += (name, b": ", value, b"\r\n")
+        named, headers, peer = call.named, call.headers, call.peer.encode()
+        if not self._replaced.isdisjoint(named):
+            earlier = [value for name, value in headers if name.lower() == _FOR]
+            headers = [field for field in headers if field[0].lower() not in self._replaced]
+            peer = b", ".join([*earlier, peer])
+        parts = [b"\r\n", *[b"%b: %b\r\n" % field for field in headers]]
         if self._authorization:
-            parts += (b"Authorization: ", self._authorization, b"\r\n")
-        parts += (b"X-Forwarded-For: ", b", ".join([*forwarded, call.peer.encode()]), b"\r\n", host)
+            parts.append(self._authorization)
+        parts.append(b"X-Forwarded-For: %b\r\n" % peer)
+        if call.host and b"x-forwarded-host" not in named:  # a proxy before this one knows better
+            parts.append(b"X-Forwarded-Host: %b\r\n" % call.host)
         if call.body or call.method == b"POST":
             parts.append(b"Content-Length: %d\r\n" % len(call.body))
         parts += (b"\r\n", call.body)
@@ -56,4 +53,4 @@ def again(call: Call, retries: int) -> Call:
         (name, value + b"-retry-%d" % retries if name.lower() == b"x-request-id" else value)
         for name, value in call.headers
     ]
-    return structs.replace(call, headers=headers)
+    return call.with_headers(headers)

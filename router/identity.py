@@ -19,31 +19,24 @@ class Identity:
     """Reads one kind of identity from a call, from the first source that has it."""
 
     def __init__(self, sources: Sequence[str]) -> None:
-        self._headers: dict[bytes, int] = {}
-        self._members: list[tuple[int, list[str]]] = []
-        for position, source in enumerate(sources):
+        self._sources: list[bytes | list[str]] = []
+        for source in sources:
             kind, _, name = source.partition(":")
             if kind == "header" and name:
-                self._headers.setdefault(name.lower().encode("latin-1", "replace"), position)
+                self._sources.append(name.lower().encode("latin-1", "replace"))
             elif kind == "body" and name:
-                self._members.append((position, name.split(".")))
+                self._sources.append(name.split("."))
             else:
                 raise ConfigError(f"identity source {source!r} is neither header:NAME nor body:MEMBER")
 
     def of(self, call: Call, body: Mapping[str, Any] | None) -> str | None:
-        first, found = len(self._headers) + len(self._members), ""
-        for name, raw in call.headers:
-            position = self._headers.get(name.lower())
-            if position is not None and position <= first and raw:
-                first, found = position, raw.decode("latin-1")
-        if body is not None:
-            for position, path in self._members:
-                if position > first:
-                    break
-                if value := _member(body, path):
-                    found = value
-                    break
-        return found[:_LONGEST_ID] or None
+        for source in self._sources:
+            if isinstance(source, bytes):
+                if raw := call.named.get(source):
+                    return raw.decode("latin-1")[:_LONGEST_ID]
+            elif body is not None and (value := _member(body, source)):
+                return value[:_LONGEST_ID]
+        return None
 
 
 def _member(body: Mapping[str, Any], path: Sequence[str]) -> str | None:

@@ -9,7 +9,6 @@ import os
 from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
-from msgspec.structs import replace
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
@@ -67,7 +66,7 @@ class Tracing:
             _W3C.inject(carrier)
             told = [(name.encode(), value.encode("latin-1")) for name, value in carrier.items()]
             kept = [pair for pair in call.headers if pair[0].lower() not in _CONTEXT]
-            await self._serve(replace(call, headers=kept + told), reply)
+            await self._serve(call.with_headers(kept + told), reply)
 
     def placed(self, placed: Placed) -> None:
         """The first choice was made."""

@@ -123,7 +123,7 @@ async def _call(request: web.Request) -> Call:
         raise BodyTooLarge.over(request.client_max_size) from None
     dropped = (b"host", b"content-length", b"expect")
     headers = [pair for pair in without_hop_by_hop(list(request.raw_headers)) if pair[0].lower() not in dropped]
-    return Call(
+    return Call.of(
         method=request.method.encode(),
         target=origin_form(request.raw_path.encode("latin-1")),
         headers=headers,
@@ -218,7 +218,9 @@ def admin_application(
         path = request.query.get("path", "/v1/chat/completions")
         try:
             call = await _call(request)
-            told = await gateway.explained(Call(b"POST", path.encode(), call.headers, call.body, call.host, call.peer))
+            told = await gateway.explained(
+                Call.of(b"POST", path.encode(), call.headers, call.body, call.host, call.peer)
+            )
         except RequestError as error:
             return error_response(error)
         return json_response(told)

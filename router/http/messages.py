@@ -9,6 +9,7 @@ from typing import Protocol
 from urllib.parse import unquote
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -48,6 +49,15 @@ class Call(Struct, frozen=True):
     """The client's Host header; empty when HTTP/1.0 sent none."""
     peer: str
     """The client's address."""
+    named: dict[bytes, bytes]
+    """The first value of each header, by its name in lower case."""
+
+    @classmethod
+    def of(cls, method: bytes, target: bytes, headers: Headers, body: bytes, host: bytes, peer: str) -> "Call":
+        return cls(method, target, headers, body, host, peer, _named(headers))
+
+    def with_headers(self, headers: Headers) -> "Call":
+        return replace(self, headers=headers, named=_named(headers))
 
     @property
     def path(self) -> str:
@@ -57,10 +67,8 @@ class Call(Struct, frozen=True):
 
     def header(self, name: bytes) -> str | None:
         """The first value of a header; `name` in lower case."""
-        for key, value in self.headers:
-            if key.lower() == name:
-                return value.decode("latin-1")
-        return None
+        value = self.named.get(name)
+        return None if value is None else value.decode("latin-1")
 
 
 class Source(Protocol):
@@ -104,6 +112,10 @@ class Reply(Protocol):
     def abort(self) -> None:
         """The reply can't be finished: the client must see it as broken, never as complete."""
         ...
+
+
+def _named(headers: Headers) -> dict[bytes, bytes]:
+    return {name.lower(): value for name, value in reversed(headers)}
 
 
 def origin_form(target: bytes) -> bytes:

@@ -13,7 +13,7 @@ import httptools
 
 from router.errors import BadRequest, BodyTooLarge, ClientTooSlow, HeadTooLarge, NotImplementedHere, RequestError
 from router.http.listener import Listener
-from router.http.messages import Call, Framing, Headers, Source, origin_form, without_hop_by_hop
+from router.http.messages import HOP_BY_HOP, Call, Framing, Headers, Source, origin_form, without_hop_by_hop
 from router.http.patience import BODY, HEAD, KEPT, Progress
 
 _log = logging.getLogger("router.http")
@@ -22,7 +22,9 @@ _KEPT_WHILE_BUSY_BYTES = 64 * 1024  # bytes a client may send ahead before its s
 _UNKNOWN_BYTES = 64 * 1024  # how much of a body is taken before it is asked who sends it
 _LINGER_S = 2.0  # how long an early error waits for the client to stop sending, so that a reset does not eat the answer
 _POST = b"POST "
-_READ_HERE = frozenset((b"host", b"authorization", b"content-length", b"transfer-encoding", b"expect"))
+_READ_HERE = frozenset((b"host", b"content-length", b"transfer-encoding", b"expect"))
+_ONCE = {b"host": "Host", b"authorization": "Authorization"}
+_NO_POST = Call.of(b"", b"", [], b"", b"", "")
 
 
 class ClientConnection(asyncio.Protocol):
@@ -103,6 +105,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _feed(self, data: bytes) -> None:
         was_open, boundary, before = self._head_open, self._boundary, self._requests
+        self._fed_bytes = len(data)
         try:
             self._parser.feed_data(data)
             was_open = was_open or (boundary and self._requests == before + 1)  # all of the data is this head's
@@ -126,22 +129,15 @@ class ClientConnection(asyncio.Protocol):
         self._untold_bytes = 0
         self._url = b""
         self._headers: Headers = []
-        self._head_bytes = 0
         self._body: list[bytes] = []
         self._body_bytes = 0
 
     def on_url(self, url: bytes) -> None:
         self._url += url
-        self._head_bytes += len(url)
-        if self._head_bytes > self._limits.header_bytes:
-            raise self._head_too_large()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._head_open:  # a trailer is no header: what it says came too late to be checked
             self._headers.append((name, value))
-        self._head_bytes += len(name) + len(value) + 4
-        if self._head_bytes > self._limits.header_bytes:
-            raise self._head_too_large()
 
     def _head_too_large(self) -> RequestError:
         limit = self._limits.header_bytes
@@ -150,33 +146,31 @@ class ClientConnection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         self._head_open = False
         self._minor_read = 0 if self._parser.get_http_version() == "1.0" else 1
-        self._host = b""
+        if self._untold_bytes + self._fed_bytes > self._limits.header_bytes:  # the head's and whatever came with it
+            self._check_head()
         kept: Headers = []
-        seen: list[bytes] = []
-        expected = False
+        named: dict[bytes, bytes] = {}
         for field in self._headers:
-            key = field[0].lower()
+            key, value = field[0].lower(), field[1]
+            if key in named and key in _ONCE:
+                raise self._refused(BadRequest(f"the request has more than one {_ONCE[key]} header; send exactly one"))
+            named.setdefault(key, value)
             if key not in _READ_HERE:
-                kept.append(field)
-                continue
-            seen.append(key)
-            value = field[1]
-            if key == b"host":
-                self._host = value
-            elif key == b"authorization":
                 kept.append(field)
             elif key == b"content-length":
                 self._check_body(int(value))
-            elif key == b"expect":
-                expected = value.lower() == b"100-continue"
-            elif value.strip().lower() != b"chunked":
+            elif key == b"transfer-encoding" and value.strip().lower() != b"chunked":
                 raise self._refused(NotImplementedHere("Transfer-Encoding other than chunked is not accepted"))
-        for once, name in ((b"host", "Host"), (b"authorization", "Authorization")):
-            if seen.count(once) > 1:
-                raise self._refused(BadRequest(f"the request has more than one {name} header; send exactly one"))
-        self._passed_on = without_hop_by_hop(kept)
-        if expected and self._task is None and not self._waiting:
-            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._named = named
+        self._passed_on = kept if HOP_BY_HOP.isdisjoint(named) else without_hop_by_hop(kept)
+        if b"expect" in named and named[b"expect"].lower() == b"100-continue":
+            if self._task is None and not self._waiting:
+                self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _check_head(self) -> None:
+        size_bytes = len(self._url) + sum([len(name) + len(value) + 4 for name, value in self._headers])
+        if size_bytes > self._limits.header_bytes:
+            raise self._head_too_large()
 
     def on_body(self, body: bytes) -> None:
         before = self._body_bytes
@@ -204,10 +198,12 @@ class ClientConnection(asyncio.Protocol):
         method = self._parser.get_method()
         if method != b"POST":
             # A client that pipelines another method behind a POST meets a closed connection and asks again.
-            self._waiting.append((Call(b"", b"", [], b"", b"", ""), False, 1))
+            self._waiting.append((_NO_POST, False, 1))
             return
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        call = Call(method, origin_form(self._url), self._passed_on, body, self._host, self._peer)
+        named = self._named
+        host = named.pop(b"host", b"")
+        call = Call(method, origin_form(self._url), self._passed_on, body, host, self._peer, named)
         self._body = []
         self._waiting.append((call, keep_alive, self._minor_read))
 

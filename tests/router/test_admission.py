@@ -202,7 +202,7 @@ def test_no_limit_on_replicas_is_no_queue():
     assert admission_of(Rules(), lambda _: (), lambda: 0.0) is None
 
 
-CALL = Call(b"POST", b"/v1/completions", [], b"", b"", "")
+CALL = Call.of(b"POST", b"/v1/completions", [], b"", b"", "")
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ CALL = Call(b"POST", b"/v1/completions", [], b"", b"", "")
     ],
 )
 def test_what_a_call_says_of_its_urgency(body, headers, turn):
-    call = Call(CALL.method, CALL.target, headers, b"", b"", "")
+    call = Call.of(CALL.method, CALL.target, headers, b"", b"", "")
     assert Fleet().admission.turn(call, body) == turn
 
 

@@ -48,7 +48,7 @@ def met(parser, given, refusal):
 @example(b"/v1/completions", b"[" * 100_000)
 @example(b"/v1/../sleep", b"{}")
 def test_what_a_call_asks(target, body):
-    ask, error = met(asked, Call(b"POST", origin_form(target), [], body, b"", ""), RequestError)
+    ask, error = met(asked, Call.of(b"POST", origin_form(target), [], body, b"", ""), RequestError)
     if error is None:
         assert ".." not in ask.route.split("/")
     else:

@@ -34,7 +34,7 @@ DONE = Outcome(
 
 
 def call(*headers: tuple[bytes, bytes]) -> Call:
-    return Call(b"POST", CHAT.encode(), list(headers), b"{}", b"h", "p")
+    return Call.of(b"POST", CHAT.encode(), list(headers), b"{}", b"h", "p")
 
 
 def placed(request) -> Placed:

@@ -8,7 +8,7 @@ from router.identity import Identity, Sessions
 
 
 def _call(*headers: tuple[bytes, bytes]) -> Call:
-    return Call(b"POST", b"/v1/chat/completions", list(headers), b"", b"h", "127.0.0.1")
+    return Call.of(b"POST", b"/v1/chat/completions", list(headers), b"", b"h", "127.0.0.1")
 
 
 def test_the_first_source_that_has_a_value_wins() -> None:

@@ -47,7 +47,7 @@ def test_a_whole_url_becomes_path_and_query(target: bytes, origin: bytes) -> Non
     ],
 )
 def test_the_path_is_what_the_engine_will_read(target: bytes, path: str) -> None:
-    assert Call(b"POST", target, [], b"", b"", "").path == path
+    assert Call.of(b"POST", target, [], b"", b"", "").path == path
 
 
 SIZED = [(b"Content-Length", b"9")]

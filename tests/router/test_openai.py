@@ -9,7 +9,7 @@ from router.prompt_bodies import NOT_RUN, POOLING
 
 
 def _call(path: str, body: bytes) -> Call:
-    return Call(b"POST", path.encode(), [], body, b"h", "127.0.0.1")
+    return Call.of(b"POST", path.encode(), [], body, b"h", "127.0.0.1")
 
 
 def test_model_stream_and_length_are_read() -> None:

@@ -12,7 +12,7 @@ BODY = b'{"model":"m","input":"x","cache_salt":"theirs"}'
 
 
 def after(path: str, body: bytes = BODY, shared: tuple[str, ...] = ()) -> bytes:
-    call = Call(b"POST", path.encode(), [], body, b"a", "1.2.3.4")
+    call = Call.of(b"POST", path.encode(), [], body, b"a", "1.2.3.4")
     return SaltedPaths(shared).salted(call, asked(call), "ours").body
 
 

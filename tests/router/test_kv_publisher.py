@@ -136,23 +136,34 @@ def test_whatever_is_published_nothing_raises_and_fleet_and_engine_agree(batches
 
 plain = st.fixed_dictionaries(
     {"type": st.just("BlockStored"), "block_hashes": st.lists(st.integers(0, 6), min_size=1, max_size=2)},
-    optional={"extra_keys": st.sampled_from([None, [None]]), "lora_name": st.sampled_from([None, "sql"])},
+    optional={"lora_name": st.sampled_from([None, "sql"])},
 )
 gone = st.fixed_dictionaries({"type": st.just("BlockRemoved"), "block_hashes": st.lists(st.integers(0, 6), max_size=2)})
 everything_gone = st.just({"type": "AllBlocksCleared"})
 ARRAYS = {
-    "BlockStored": ("block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium", "lora_name"),
+    "BlockStored": (
+        "block_hashes",
+        "parent_block_hash",
+        "token_ids",
+        "block_size",
+        "lora_id",
+        "medium",
+        "lora_name",
+        "extra_keys",
+        "group_idx",
+    ),
     "BlockRemoved": ("block_hashes", "medium", "group_idx"),
 }
 
 
-def filled(event, parent, medium="GPU"):
+def filled(event, parent=None, group=0):
     if "block_hashes" not in event:
         return event
-    told = event | {"medium": medium}
+    told = event | {"medium": "GPU", "group_idx": group}
     if event["type"] == "BlockStored":
         tokens = [token for found in event["block_hashes"] for token in [found] * SIZE]
-        told |= {"parent_block_hash": parent, "token_ids": tokens, "block_size": SIZE, "lora_id": None}
+        told |= {"parent_block_hash": parent, "token_ids": tokens, "block_size": SIZE}
+        told |= {"lora_id": None, "extra_keys": [None] * len(event["block_hashes"])}
     return told
 
 
@@ -191,13 +202,13 @@ def test_the_straight_way_and_the_long_one_come_to_the_same(batches):
 def test_decoding_goes_the_straight_way():
     told = Told()
     publisher = told.publishers["r1"]
-    first = filled({"type": "BlockStored", "block_hashes": [1]}, None)
+    first = filled({"type": "BlockStored", "block_hashes": [1]})
     then = [filled({"type": "BlockStored", "block_hashes": [at]}, at - 1) for at in range(2, 300)]
     items = batch(msgspec.msgpack.encode([1.0, then, 0])).items
     assert publisher.blocks.straight(items, 0) == 0, "nothing is known yet"
     list(publisher.take(0, msgspec.msgpack.encode([1.0, [first], 0])))
     assert publisher.blocks.straight(items, 0) == 255, "a run is full"
     assert told.fleet.held_blocks("r1") == 256
-    removed = [filled({"type": "BlockRemoved", "block_hashes": [at]}, None) for at in (256, 255, 9999)]
+    removed = [filled({"type": "BlockRemoved", "block_hashes": [at]}) for at in (256, 255, 9999)]
     assert publisher.blocks.straight(batch(msgspec.msgpack.encode([1.0, removed, 0])).items, 0) == 2
     assert publisher.blocks.counts == {"stored": 256, "removed": 2}

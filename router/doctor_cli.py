@@ -45,7 +45,10 @@ def run(arguments: Arguments) -> int:
     if bool(arguments.files) == bool(arguments.url):
         raise UsageError("give files to read, or --url with the admin address of a running router")
     if arguments.url:
-        return _printed(_fetched(arguments.url), report.live_lines, as_json=arguments.json)
+        from router.doctor.live_savings import with_savings
+
+        told = with_savings(_fetched(arguments.url), _hits)
+        return _printed(told, report.live_lines, as_json=arguments.json)
     try:
         return _examined(arguments)
     except SimError as error:

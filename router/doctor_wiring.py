@@ -6,9 +6,10 @@ The one rule: they look on; a fault of theirs never fails a request. Not here: t
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
+from msgspec import to_builtins
 
 from policies.types import Request
 from router.accounts import Accounts
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from router.doctor.live import Live
 
 _log = logging.getLogger("router.doctor")
+
+_MOST_SKETCHED = 8  # routes whose sketches one answer holds: up to half a megabyte each
 
 
 def diagnosed(
@@ -60,13 +63,23 @@ def _doctor(config: Config, clock: Callable[[], float]) -> "Live | None":
         return None
     from router.doctor.live import Live
 
-    return Live(clock, keep_text=config.doctor.keep_text)
+    return Live(clock, keep_text=config.doctor.keep_text, block_tokens=config.block_tokens)
 
 
 def _shown(live: "Live") -> web.RouteDef:
-    async def doctor(_: web.Request) -> web.Response:
-        told = live.document()
-        text = await asyncio.get_running_loop().run_in_executor(None, live.with_text)
-        return json_response(told if text is None else {**told, "text": text})
+    from router.doctor.live_savings import told
+
+    async def doctor(http: web.Request) -> web.Response:
+        document = live.document()
+        costliest = list(dict.fromkeys([one["route"] for one in document["findings"]]))[:_MOST_SKETCHED]
+        kept = live.sketches(costliest) if "sketches" in http.query else {}
+
+        def more() -> dict[str, Any]:
+            text = live.with_text()
+            sketches = {label: [to_builtins(one) for one in told(route)] for label, route in kept.items()}
+            return {**({"sketches": sketches} if sketches else {}), **({} if text is None else {"text": text})}
+
+        found = await asyncio.get_running_loop().run_in_executor(None, more)
+        return json_response({**document, **found})
 
     return web.get("/doctor", doctor)

@@ -15,7 +15,7 @@ async def fetched(url: str) -> dict[str, Any]:
     try:
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as client,
-            client.get(f"{url}/doctor") as response,
+            client.get(f"{url}/doctor?sketches=1") as response,
         ):
             told = await response.json(content_type=None)
     except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError):

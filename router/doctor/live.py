@@ -6,7 +6,7 @@ it. Not here: HTTP (`router.doctor.asking`), how two sketches compare (`sketches
 """
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import orjson
@@ -18,6 +18,7 @@ from router.doctor.checkup import LEAST_LOST, LEAST_SHARED, Doctor
 from router.doctor.edits import END, advice
 from router.doctor.parts import Asked, asked
 from router.doctor.sketches import Loss, Sketch, leading, loss, sketch
+from router.prompt_bodies import BYTES_PER_TOKEN
 
 EARNED_PER_REQUEST_S = 3e-6
 EARNED_PER_SECOND_S = 2e-3
@@ -70,8 +71,9 @@ def _many(given: dict[str, Any]) -> bool:
 class Live:
     """Told of every request that is sent."""
 
-    def __init__(self, clock: Callable[[], float], *, keep_text: bool = False) -> None:
+    def __init__(self, clock: Callable[[], float], *, keep_text: bool = False, block_tokens: int = 16) -> None:
         self._clock = clock
+        self._block_tokens = block_tokens
         self._earned_s = 0.0
         self._at_s = clock()
         self._routes: dict[str, _Route] = {}
@@ -176,14 +178,19 @@ class Live:
             sketches = sum(window.sketches for window in windows)
             routes.append({"route": label, "requests": requests, "prompt_tokens": tokens, "looked_at": sketches})
             spent_s = max(1.0, now_s - windows[0].from_s)
-            findings += _findings(label, windows, requests, tokens, spent_s)
+            findings += _findings(label, windows, requests, tokens, spent_s, self._block_tokens)
         findings.sort(key=lambda one: -one["lost_tokens"])
         return {
             "breaks": any(one["breaks"] for one in findings),
             "findings": findings,
             "routes": routes,
+            "block_tokens": self._block_tokens,
             "keeps_text": self._kept is not None,
         }
+
+    def sketches(self, labels: Collection[str]) -> dict[str, list[Sketch]]:
+        """The latest prompts of these routes, as they are kept."""
+        return {label: list(self._routes[label].ring.values()) for label in sorted(labels)}
 
     def with_text(self) -> dict[str, Any] | None:
         """What the doctor says of the texts that are kept; None where none are. Takes a while."""
@@ -195,7 +202,9 @@ class Live:
         return report.document(doctor.diagnosis(None))
 
 
-def _findings(label: str, windows: list[_Window], requests: int, tokens: int, spent_s: float) -> list[dict[str, Any]]:
+def _findings(
+    label: str, windows: list[_Window], requests: int, tokens: int, spent_s: float, block_tokens: int
+) -> list[dict[str, Any]]:
     sketches = sum(window.sketches for window in windows)
     chars = sum(window.chars for window in windows)
     merged: dict[tuple[str, str], _Lost] = {}
@@ -224,6 +233,8 @@ def _findings(label: str, windows: list[_Window], requests: int, tokens: int, sp
                 "role": example.role,
                 "message": example.message,
                 "offset": example.offset,
+                "block": example.ahead_chars // BYTES_PER_TOKEN // block_tokens,
+                "exact": False,
                 "requests": round(lost.sketches * requests / sketches),
                 "lost_tokens": round(fraction * tokens),
                 "lost_fraction": round(fraction, 4),

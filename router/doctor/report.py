@@ -104,7 +104,7 @@ def live_lines(told: Mapping[str, Any]) -> Iterator[str]:
             f"    {one['lost_tokens']:,} tokens computed again, {one['lost_fraction']:.0%} of the route's"
             f" ({one['lost_tokens_per_hour']:,} per hour)"
         )
-        yield f"    {one['advice']}"
+        yield f"    {one['advice']}; {_saves(one)}"
     yield ""
     yield _counted(told["findings"])
     if told.get("text"):
@@ -132,9 +132,12 @@ def _told(one: Mapping[str, Any]) -> Iterator[str]:
         f"    every block from there on is lost: {one['lost_tokens']:,} tokens computed again in"
         f" {_many(one['requests'], 'request', 'requests')}, {one['lost_fraction']:.0%} of the family's ({rate})"
     )
-    saved = one["saved_tokens"]
-    saves = "at most what is lost" if saved is None else f"{saved:,} tokens (replayed)"
-    yield f"    {one['advice']}; that saves {saves}"
+    yield f"    {one['advice']}; {_saves(one)}"
+
+
+def _saves(one: Mapping[str, Any]) -> str:
+    saved = one.get("saved_tokens")
+    return f"that saves {'at most what is lost' if saved is None else f'{saved:,} tokens (replayed)'}"
 
 
 def _headline(one: Mapping[str, Any]) -> str:

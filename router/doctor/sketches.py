@@ -67,6 +67,8 @@ class Loss(Struct, frozen=True):
     sure: Sureness
     chars: int
     """What is computed again because of it."""
+    ahead_chars: int
+    """What stands before it in the later prompt."""
 
 
 Shapes = MutableMapping[int, tuple[str, int, int]]
@@ -143,14 +145,15 @@ def loss(a: Sketch, b: Sketch, most_chars: int) -> Loss | None:
     if where.part == _ROOT:
         name = _root(a, b)
         kind = {"model": "model", "cache_salt": "salt"}.get(name, "template")
-        return Loss(name, "", None, 0, kind, "certain", min(shared, most_chars))
+        return Loss(name, "", None, 0, kind, "certain", min(shared, most_chars), 0)
     place = b.places[where.part]
     kind, sure = _kind((a, gone), (b, come), place, ahead)
     if not kind:
         return None
     chars = min(max(shared, most_chars) if kind == "document_order" else shared, most_chars)
-    offset = where.start + (where.at if kind == where.kind else 0)
-    return Loss(place.path, place.role, place.message, offset, kind, sure, chars)
+    at = where.at if kind == where.kind else 0
+    before = sum([unit.chars for unit in b.units[:ahead]]) + at
+    return Loss(place.path, place.role, place.message, where.start + at, kind, sure, chars, before)
 
 
 def _root(a: Sketch, b: Sketch) -> str:

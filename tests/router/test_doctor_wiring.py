@@ -42,6 +42,22 @@ async def test_hits_and_findings_on_the_admin_port(capsys):
         assert code == int(told["breaks"])
 
 
+async def test_the_command_line_replays_what_mending_saves(capsys, monkeypatch):
+    monkeypatch.setattr("router.doctor.live.EARNED_PER_REQUEST_S", 0.01)
+    async with fake_replica(ANSWER) as replica, router_over(replica) as up:
+        await sent(up, broken("clock"))
+        assert "sketches" not in (await got(f"{up.admin_url}/doctor"))[1]
+        assert len((await got(f"{up.admin_url}/doctor?sketches=1"))[1]["sketches"][CHAT]) == 24
+        assert await asyncio.to_thread(main, ["doctor", "--url", up.admin_url, "--json"]) == 1
+        told = json.loads(capsys.readouterr().out)
+        assert "sketches" not in told
+        (one,) = told["findings"]
+        assert (one["kind"], one["block"]) == ("timestamp", 16)
+        assert 0 < one["saved_tokens"] < told["routes"][0]["prompt_tokens"]
+        assert await asyncio.to_thread(main, ["doctor", "--url", up.admin_url]) == 1
+        assert f"that saves {one['saved_tokens']:,} tokens (replayed)" in capsys.readouterr().out
+
+
 async def test_the_doctor_may_be_off():
     async with fake_replica(ANSWER) as replica, router_over(replica, doctor__on=False) as up:
         await sent(up, broken("clock")[:2])

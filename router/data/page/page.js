@@ -276,7 +276,7 @@ function showDecisions(decisions) {
 function findingText(one) {
   const where = one.path + (one.role ? ` (${one.role})` : "");
   const lost = `${whole(one.lost_tokens)} tokens computed again, ${percent(one.lost_fraction, 1)} of the route's, ${whole(one.lost_tokens_per_hour)} per hour.`;
-  return [`${one.breaks ? "Breaks" : "Minor"}: ${one.route}, ${where}, character ${whole(one.offset)}: ${one.what} (${one.sure})`, `${lost} ${one.advice}`];
+  return [`${one.breaks ? "Breaks" : "Minor"}: ${one.route}, ${where}, character ${whole(one.offset)}, block ${whole(one.block)}: ${one.what} (${one.sure})`, `${lost} ${one.advice}`];
 }
 
 async function askDoctor() {

@@ -68,6 +68,9 @@ class _Followed:
     reason: str = "its publishers are not known yet"
     said: Standing | None = None
     said_s: float = 0.0
+    mute_since_s: float | None = None
+    """Since when it was sent prompts and tells of none."""
+    mute: bool = False
     batches: int = 0
     blocks: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
@@ -78,6 +81,8 @@ class _Followed:
     def standing(self) -> Standing:
         heard = [feed.publisher for feed in self.feeds if feed.publisher.heard]
         silent = [_silence(feed) for feed in self.feeds if not feed.publisher.heard]
+        if self.mute:
+            return Standing(APPROXIMATE, f"takes prompts and publishes no KV events; {REMEDY}", "events are missing")
         if not heard:
             return Standing(APPROXIMATE, silent[0] if silent else self.reason)
         gaps = [publisher.degraded for publisher in heard if publisher.degraded]
@@ -103,6 +108,7 @@ class _Followed:
         now = self.state()
         self.batches, self.blocks, self.faults = now.batches, Counter(now.blocks), Counter(now.faults)
         self.feeds = []
+        self.mute, self.mute_since_s = False, None
 
 
 class KvEvents:
@@ -283,14 +289,24 @@ class KvEvents:
             feed.publisher.blocks.limit_blocks = limit
             if feed.unreachable_s > self._lost_s:
                 raise FeedError(_silence(feed))
+        self._listen_for_more(followed)
         self._say(followed)
+
+    def _listen_for_more(self, followed: _Followed) -> None:
+        """A replica that takes prompts and tells of none for `lost_s` does not publish where the router listens."""
+        now_s = time.monotonic()
+        if any(feed.publisher.heard for feed in followed.feeds) or not self._fleet.held_blocks(followed.name):
+            followed.mute_since_s = None
+        elif followed.mute_since_s is None:
+            followed.mute_since_s = now_s
+        followed.mute = followed.mute_since_s is not None and now_s - followed.mute_since_s > self._lost_s
 
     def _say(self, followed: _Followed) -> None:
         """One line when the standing changes; of gaps that come and go, one in a while."""
         now, said = followed.standing(), followed.said
         now_s = time.monotonic()
         same = said is not None and (said.word, said.reason) == (now.word, now.reason)
-        if now == said or (same and now_s - followed.said_s < _QUIET_S):
+        if (now == said and not followed.mute) or (same and now_s - followed.said_s < _QUIET_S):
             return
         followed.said, followed.said_s = now, now_s
         level = logging.WARNING if now.degraded else logging.INFO

@@ -99,7 +99,9 @@ class Readers:
         if isinstance(reader, LocalReader) and told.different:
             reader.doubt = told.reason
         self._readers[root] = reader
-        _log.info("model %s: tokens %s, %s (%s; %s)", name, told.word, reader.describe(), told.reason, picked.reason)
+        level = logging.INFO if told.exact or self._where in ("text", "none") else logging.WARNING
+        words = (name, told.word, reader.describe(), told.reason, picked.reason)
+        _log.log(level, "model %s: tokens %s, %s (%s; %s)", *words)
 
     def _picked(self, root: str) -> Picked:
         wanted = self._config.tokenizer

@@ -82,7 +82,9 @@ class Parity:
 async def parity(reader: PromptReader, ask: Ask, model: str) -> Parity:
     """Compare a reader with a replica's `/tokenize` on every probe the replica accepts."""
     if isinstance(reader, ReplicaReader):
-        return Parity(True, "a replica tokenizes", 0, ())
+        asked = await reader.read("/v1/completions", {**PROBES["text prompt"], "model": model}, Chain.root("parity"))
+        exact = asked.basis == "exact"
+        return Parity(exact, "a replica tokenizes" if exact else asked.reason, 0, ())
     if isinstance(reader, Unread):
         return Parity(False, "the policy does not look at prompts", 0, ())
     if not isinstance(reader, LocalReader):

@@ -121,6 +121,10 @@ class FakeReplica:
     unanswered: int = 0
     asked: int = 0
     """Questions for its health."""
+    tokenize: Callable[[dict[str, object]], dict[str, object]] | None = None
+    """Answers the router's own questions to `/tokenize`; without it the path is not found."""
+    questions: int = 0
+    """Questions to `/tokenize`."""
     port: int = 0
     server: asyncio.Server | None = None
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -163,9 +167,13 @@ class FakeReplica:
             await _written(writer, ok(b"") if self.healthy else ok(b"", status=b"503 Service Unavailable"))
         elif path == b"/v1/models":
             await _written(writer, ok(json.dumps({"object": "list", "data": self.models}).encode()))
+        elif path == b"/tokenize" and b"X-Forwarded-For" not in seen.head and self.tokenize is not None:
+            self.questions += 1
+            await _written(writer, ok(json.dumps(self.tokenize(json.loads(seen.body))).encode()))
         elif path in (b"/metrics", b"/kv_event_sources") or (
             path in (b"/tokenize", b"/v1/messages") and b"X-Forwarded-For" not in seen.head
         ):
+            self.questions += path == b"/tokenize"
             await _written(writer, ok(b"not found", b"Content-Type: text/plain", status=b"404 Not Found"))
         else:
             self.seen.append(seen)

@@ -343,6 +343,36 @@ async def test_a_replica_without_events(status, said):
         assert followed.untold == []
 
 
+async def test_a_replica_that_takes_prompts_and_tells_of_none_is_told_of_again_and_again(engine, caplog, monkeypatch):
+    """Its engine has events off, or publishes elsewhere: all requests go well, and nothing else would show it."""
+    monkeypatch.setattr("router.kv_events._TICK_S", 0.01)
+    monkeypatch.setattr("router.kv_events._QUIET_S", 0.05)
+    async with following(engine, lost_s=0.02) as followed:
+        await until(lambda: "no KV events yet" in followed.state.standing.reason)
+        keys = block_keys(Chain.root(MODEL), packed(tokens(1, 2)), BLOCK_TOKENS)
+        request = Request("q", "/", "", "", None, None, 2 * BLOCK_TOKENS + 1, None, keys, BLOCK_TOKENS)
+        followed.fleet.sent(request, "r1")
+        followed.fleet.done(request)
+        warned = "takes prompts and publishes no KV events; start vLLM with --kv-events-config"
+        await until(lambda: caplog.text.count(warned) >= 2)
+        assert {record.levelname for record in caplog.records if warned in record.getMessage()} == {"WARNING"}
+        assert followed.state.standing.degraded
+        await engine.publish(stored(1))
+        await followed.sees((1,), 1)
+        await until(lambda: followed.word == EXACT and not followed.state.standing.degraded)
+
+
+async def test_a_replica_that_was_sent_nothing_has_nothing_to_tell(engine, caplog, monkeypatch):
+    monkeypatch.setattr("router.kv_events._TICK_S", 0.002)
+    async with following(engine, lost_s=0.05) as followed:
+        await until(lambda: "no KV events yet" in followed.state.standing.reason)
+        looks = followed.events._followed["r1"]
+        for _ in range(100):
+            await asyncio.sleep(0.001)
+            assert looks.mute_since_s is None
+    assert "takes prompts" not in caplog.text
+
+
 async def test_off(engine):
     async with following(engine, setting="off") as followed:
         await engine.publish(stored(1))

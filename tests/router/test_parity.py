@@ -93,12 +93,25 @@ async def test_a_template_that_prints_the_date_is_told(reader: LocalReader) -> N
     assert "midnight" in told.reason
 
 
-async def test_readers_without_a_tokenizer_need_no_question() -> None:
+async def test_text_needs_no_question() -> None:
     async def ask(path: str, body: Any) -> Any:
         raise AssertionError("asked")
 
-    assert (await parity(ReplicaReader(ask, block_tokens=16), ask, "m")).word == "EXACT"
     assert (await parity(TextReader(block_tokens=16), ask, "m")).word == "APPROXIMATE"
+
+
+async def test_a_replica_that_is_to_tokenize_is_asked_whether_it_does(reader: LocalReader) -> None:
+    replica = Replica(reader)
+    told = await parity(ReplicaReader(replica, block_tokens=16), replica, "m")
+    assert (told.word, told.reason) == ("EXACT", "a replica tokenizes")
+    assert [asked["model"] for asked in replica.asked] == ["m"]
+
+    async def refuses(path: str, body: Any) -> Any:
+        raise ConnectionError("404")
+
+    told = await parity(ReplicaReader(refuses, block_tokens=16), refuses, "m")
+    assert told.word == "APPROXIMATE"
+    assert "/tokenize did not answer" in told.reason
 
 
 def test_probes_hold_nothing_of_this_machine() -> None:

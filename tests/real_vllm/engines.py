@@ -34,6 +34,8 @@ class Engine:
     port: int
     events: int
     replay: int
+    more: tuple[str, ...] = ()
+    """Arguments beyond everybody's."""
     group: int = 0
 
     @property
@@ -44,7 +46,7 @@ class Engine:
     def arguments(self) -> list[str]:
         events: dict[str, Any] = {"enable_kv_cache_events": True, "publisher": "zmq"}
         events |= {"endpoint": f"tcp://*:{self.events}", "replay_endpoint": f"tcp://*:{self.replay}"}
-        return ["--kv-events-config", json.dumps(events)]
+        return ["--kv-events-config", json.dumps(events), *self.more]
 
     def runs(self) -> bool:
         """Whether its first process has not ended; only its launcher can take note of an end, so it stays a zombie."""
@@ -137,12 +139,16 @@ def launched(python: str, tokenizer: Path, folder: Path, count: int) -> Engines:
     return engines
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, of those that no system gives away by itself: replicas take theirs much later."""
+def free_ports(count: int, *, ranks: int = 1) -> list[int]:
+    """Ports that nobody listens on, of those that no system gives away by itself: replicas take theirs much later.
+
+    Of a server with several ranks, those behind each port are free as well.
+    """
     found: list[int] = []
-    for port in random.sample(range(20_000, 32_000), 12_000):
+    for port in random.sample(range(20_000, 32_000, ranks), 12_000 // ranks):
         try:
-            socket.create_server(("", port)).close()
+            for rank in range(ranks):
+                socket.create_server(("", port + rank)).close()
         except OSError:
             continue
         found.append(port)

@@ -23,7 +23,7 @@ class Forwarding:
         return f"<Forwarding with {'the router' if self._authorization else 'the client'}'s credential>"
 
     def rest(self, call: Call) -> bytes:
-        """All that follows the Host line, the same for every replica."""
+        """What stands between the Host line and the body, the same for every replica."""
         named, headers, peer = call.named, call.headers, call.peer.encode()
         if not self._replaced.isdisjoint(named):
             earlier = [value for name, value in headers if name.lower() == _FOR]
@@ -37,14 +37,14 @@ class Forwarding:
             parts.append(b"X-Forwarded-Host: %b\r\n" % call.host)
         if call.body or call.method == b"POST":
             parts.append(b"Content-Length: %d\r\n" % len(call.body))
-        parts += (b"\r\n", call.body)
+        parts.append(b"\r\n")
         return b"".join(parts)
 
 
 def request_bytes(call: Call, upstream: Upstream, rest: bytes) -> bytes:
-    """The whole request for one replica."""
+    """The whole request for one replica: the one copy of its body."""
     start = (call.method, b" ", upstream.base_path, call.target, b" HTTP/1.1\r\nHost: ", upstream.authority)
-    return b"".join((*start, upstream.headers, rest))
+    return b"".join((*start, upstream.headers, rest, call.body))
 
 
 def again(call: Call, retries: int) -> Call:

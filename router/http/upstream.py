@@ -31,7 +31,8 @@ class Upstream:
         self._tls = tls
         self.timeouts = timeouts
         self._idle: list[ReplicaConnection] = []
-        self._busy: set[ReplicaConnection] = set()
+        self._busy: dict[ReplicaConnection, Reply] = {}
+        """Whose reply each connection brings."""
         self._reaching: dict[asyncio.Timeout, float] = {}
         """When connections were begun that are not there yet."""
         self._heard = False
@@ -93,17 +94,21 @@ class Upstream:
         attempt: Attempt,
         head_only: bool,
     ) -> Ending:
-        self._busy.add(connection)
+        self._busy[connection] = reply
         if self._sweeper is None:
             self._schedule_sweep()
         try:
             return await connection.started(request, reply, attempt, head_only)
         except asyncio.CancelledError:
-            connection.transport.abort()
+            if self._busy.get(connection) is reply:
+                connection.transport.abort()
             raise
         finally:
-            self._busy.discard(connection)
-            self._heard = self._heard or connection.answered
+            if self._busy.get(connection) is reply:
+                del self._busy[connection]
+                self._heard = self._heard or connection.answered
+            else:  # it was put back, and another exchange has it: that began before this task woke up
+                self._heard = True
             reply.source = None
 
     def kept(self, connection: "ReplicaConnection") -> None:

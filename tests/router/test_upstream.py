@@ -384,6 +384,8 @@ async def test_a_client_that_does_not_read_stops_the_replica():
 class Content:
     """An attempt that takes any reply."""
 
+    ear = None
+
     def declined(self, status, headers, first, whole):
         return None
 
@@ -477,3 +479,25 @@ async def test_what_goes_on_when_a_replica_is_taken_out_is_given_up_in_its_silen
         async with asyncio.timeout(5):
             with pytest.raises(TimedOut):
                 await going
+
+
+@pytest.mark.parametrize("left", [False, True], ids=["stays", "leaves"])
+async def test_a_connection_that_is_used_again_at_once_is_looked_after_all_the_same(left):
+    """The next exchange may begin before the task of the one before it has woken up; that one may also be cancelled."""
+    upstream = Upstream("127.0.0.1", 1, timeouts=Timeouts(idle_s=None))
+    connection, transport = ReplicaConnection(upstream), FakeTransport()
+    connection.connection_made(transport)
+    upstream.kept(connection)
+    first = asyncio.ensure_future(upstream.exchange(b"POST 1", Kept(True), Content()))
+    await asyncio.sleep(0)
+    second = asyncio.ensure_future(upstream.exchange(b"POST 2", Kept(True), Content()))
+    connection.data_received(ok())
+    if left:
+        first.cancel()
+    await asyncio.wait([first])
+    await asyncio.sleep(0)
+    assert transport.written == b"POST 1POST 2"
+    assert not transport.aborted
+    upstream.given_up(TimedOut("it hangs"))
+    with pytest.raises(TimedOut, match="it hangs"):
+        await second

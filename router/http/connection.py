@@ -10,13 +10,14 @@ from typing import Protocol
 import httptools
 
 from router.http.exchange import Attempt, BrokenOff, Ending, Lost, TimedOut, Timeouts, UpstreamError
-from router.http.messages import Framing, Headers, Reply, without_empty_lines, without_hop_by_hop
+from router.http.messages import HOP_BY_HOP, Framing, Headers, Reply, without_empty_lines, without_hop_by_hop
 
 _HEAD_BYTES = 256 * 1024  # a reply head larger than this is no HTTP
 _TAIL_BYTES = 32 * 1024  # how much of a reply's end is kept for reading usage
 _PIECE_BYTES = 2 * 1024  # what arrives in pieces smaller than this is joined, so that the kept end has a useful length
 _SHORT_BYTES = 16 * 1024  # a measured reply up to this size is passed on once it is whole
 _FIRST_BYTES = 16  # of any other reply, if its first event is not shorter: enough to tell what that is
+_OF_THE_CONNECTION = (b"keep-alive", b"close")
 _ENDS = (b"[DONE]", b"message_stop", b"response.completed", b"response.incomplete", b"response.failed")
 
 
@@ -34,37 +35,28 @@ class ReplicaConnection(asyncio.Protocol):
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._reply: Reply | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._loop = asyncio.get_running_loop()
 
-    async def started(self, request: bytes, reply: Reply, attempt: Attempt, head_only: bool) -> Ending:
+    def started(self, request: bytes, reply: Reply, attempt: Attempt, head_only: bool) -> asyncio.Future[Ending]:
+        """Send a request; what is returned is done when its reply has ended."""
         self._reply = reply
         self._attempt = attempt
-        self._begun = False
-        self._ending: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
-        self._parser = httptools.HttpResponseParser(self)
-        self._head = b""
-        self._first = b""
+        self._ending: asyncio.Future[Ending] = self._loop.create_future()
+        self._head = self._first = self._reason = self._before_last = self._last = b""
         self._wanted_bytes = _FIRST_BYTES
         self._headers: Headers = []
         self._status = 0
-        self._reason = b""
-        self._head_complete = False
-        self._headed = False
-        self.paused = False
-        self._complete = False
-        self._reusable = False
-        self._surplus = False
+        self._head_complete = self._headed = self._begun = self._flowing = False
+        self._complete = self._reusable = self._surplus = False
+        self._event_stream = self._delimited_by_close = self.paused = False
         self._pieces: list[bytes] = []
-        self._before_last = self._last = b""
-        self._delimited_by_close = False
         self._framed = reply.framed
         self._head_only = head_only
-        self._event_stream = False
-        self._written_on = False
-        self._flowing = False
         self._heard = True
         reply.source = self
         self.transport.write(request)
-        return await self._ending
+        return self._ending
 
     # -- the socket ------------------------------------------------------------------------------------------------
 
@@ -142,6 +134,8 @@ class ReplicaConnection(asyncio.Protocol):
         if len(self._last) + len(body) <= _PIECE_BYTES:  # a stream's small events, or one that was cut in two
             self._last += body
         else:
+            if self._attempt.ear is not None:
+                self._attempt.ear.heard(self._before_last)
             self._before_last = self._last
             self._last = body
         if not self._framed:
@@ -193,19 +187,26 @@ class ReplicaConnection(asyncio.Protocol):
             if data[position + 9 : position + 10] != b"1":
                 break
             position = end
-        headers = without_hop_by_hop(self._headers)
-        framing, chunked = Framing.OPEN, False
-        for name, value in self._headers:
-            key = name.lower()
-            if key == b"transfer-encoding":
+        headers: Headers = []
+        framing, chunked, names_more = Framing.OPEN, False, False
+        for field in self._headers:
+            key = field[0].lower()
+            if key not in HOP_BY_HOP:
+                headers.append(field)
+                if key == b"content-length":
+                    framing = Framing.SIZED
+                elif key == b"content-type":
+                    self._event_stream = field[1].startswith(b"text/event-stream")
+            elif key == b"transfer-encoding":
                 chunked = True
                 if self._framed:
-                    headers.append((name, value))
+                    headers.append(field)
                     framing = Framing.CHUNKED
-            elif key == b"content-length":
-                framing = Framing.SIZED
-            elif key == b"content-type":
-                self._event_stream = value.startswith(b"text/event-stream")
+            elif key == b"connection":
+                names_more = names_more or field[1].lower() not in _OF_THE_CONNECTION
+        if names_more:
+            kept = without_hop_by_hop(self._headers)
+            headers = [field for field in headers if field in kept or field[0].lower() == b"transfer-encoding"]
         if self._head_only:
             self._complete, self._reusable = True, False
             framing = Framing.NONE
@@ -220,7 +221,6 @@ class ReplicaConnection(asyncio.Protocol):
         self._headed = True
         self._head = self._first = b""
         self._reply.head(self._status, self._reason or b"Unknown", headers, framing)
-        self._written_on = True
         return data[end:]
 
     def _pass_on(self, data: bytes) -> None:
@@ -246,7 +246,8 @@ class ReplicaConnection(asyncio.Protocol):
     def _put_back(self) -> None:
         # A reply that came before the whole request was sent leaves the rest of it in the socket.
         if self._reusable and not self.transport.is_closing() and not self.transport.get_write_buffer_size():
-            self.transport.resume_reading()
+            if self.paused:
+                self.transport.resume_reading()
             self._pool.kept(self)
         else:
             self.transport.close()
@@ -260,7 +261,7 @@ class ReplicaConnection(asyncio.Protocol):
         if reply is None:
             return
         self.transport.abort()
-        if self._written_on:
+        if self._headed:
             # Told before the client's connection goes: its loss would look like a client that left.
             self._end(whole=False, detail=detail)
             reply.abort()
@@ -269,7 +270,7 @@ class ReplicaConnection(asyncio.Protocol):
 
     def given_up(self, error: UpstreamError, *, closing: bool = True) -> None:
         """End an exchange of which nothing was passed on; whoever waits for it is told `error`."""
-        if self._reply is None or self._written_on:
+        if self._reply is None or self._headed:
             return
         self._reply = None
         if closing:
@@ -312,7 +313,7 @@ class ReplicaConnection(asyncio.Protocol):
 
     def cut_off(self, detail: str) -> None:
         """The replica will say no more: break the exchange off, or let another replica have it."""
-        if self._written_on:
+        if self._headed:
             self._broke_off(detail)
         else:
             self.given_up(TimedOut(detail))
@@ -320,7 +321,7 @@ class ReplicaConnection(asyncio.Protocol):
     def silence_checked(self, now_s: float, timeouts: Timeouts) -> None:
         """Give up on a replica that has been silent too long."""
         silent_s = now_s - self.heard_s(now_s)
-        if not self._written_on:
+        if not self._headed:
             if timeouts.first_byte_s is not None and silent_s > timeouts.first_byte_s:
                 self.cut_off(f"no reply within {timeouts.first_byte_s:g} s")
         elif timeouts.idle_s is not None and silent_s > timeouts.idle_s:

@@ -72,12 +72,23 @@ class Ending(Struct, frozen=True):
     """The end of the body, for reading usage; at most about 64 KiB."""
 
 
+class Ear(Protocol):
+    """Who wants a reply's body beyond the end that is kept."""
+
+    def heard(self, piece: bytes) -> None:
+        """The next part of the body, some 2 KB of a stream, as it falls out of the kept end."""
+        ...
+
+
 class Attempt(Protocol):
     """Who sent the request: is asked about the reply before anything of it is passed on, and told when it begins."""
 
     def declined(self, status: int, headers: Headers, first: bytes, whole: bool) -> UpstreamError | None:
         """What to fail with instead of passing this reply on; `first` is the beginning of its body, or all of it."""
         ...
+
+    @property
+    def ear(self) -> Ear | None: ...
 
     def began(self) -> None:
         """The body of a good reply begins."""

@@ -21,6 +21,7 @@ _log = logging.getLogger("router.http")
 _KEPT_WHILE_BUSY_BYTES = 64 * 1024  # bytes a client may send ahead before its socket is no longer read
 _UNKNOWN_BYTES = 64 * 1024  # how much of a body is taken before it is asked who sends it
 _LINGER_S = 2.0  # how long an early error waits for the client to stop sending, so that a reset does not eat the answer
+_COLON = b": "
 _POST = b"POST "
 _READ_HERE = frozenset((b"host", b"content-length", b"transfer-encoding", b"expect"))
 _ONCE = {b"host": "Host", b"authorization": "Authorization"}
@@ -53,6 +54,7 @@ class ClientConnection(asyncio.Protocol):
     # -- the socket ------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport = transport  # type: ignore[assignment]  # TCP, so a full transport
         peer = transport.get_extra_info("peername")
         self._peer = str(peer[0]) if peer else "unknown"
@@ -163,9 +165,9 @@ class ClientConnection(asyncio.Protocol):
                 raise self._refused(NotImplementedHere("Transfer-Encoding other than chunked is not accepted"))
         self._named = named
         self._passed_on = kept if HOP_BY_HOP.isdisjoint(named) else without_hop_by_hop(kept)
-        if b"expect" in named and named[b"expect"].lower() == b"100-continue":
-            if self._task is None and not self._waiting:
-                self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        waits = b"expect" in named and named[b"expect"].lower() == b"100-continue"
+        if waits and self._task is None and not self._waiting:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _check_head(self) -> None:
         size_bytes = len(self._url) + sum([len(name) + len(value) + 4 for name, value in self._headers])
@@ -216,7 +218,7 @@ class ClientConnection(asyncio.Protocol):
                 return
             self.framed = self._minor == 1
             self._chunking, self._kept = False, b""
-            self._task = asyncio.get_running_loop().create_task(self._serve(call))
+            self._task = self._loop.create_task(self._serve(call))
         elif self._broken is not None:
             self._refuse(self._broken)
 
@@ -257,16 +259,14 @@ class ClientConnection(asyncio.Protocol):
     # -- writing replies -------------------------------------------------------------------------------------------
 
     def head(self, status: int, reason: bytes, headers: Headers, framing: Framing) -> None:
-        parts = [b"HTTP/1.1 %d %b\r\n" % (status, reason)]
-        for name, value in headers:
-            parts += (name, b": ", value, b"\r\n")
+        parts = [b"HTTP/1.1 %d %b" % (status, reason), *map(_COLON.join, headers)]
         if self._minor == 0:  # HTTP/1.0 knows no chunks: the end of the connection ends the body
             self._keep_alive = self._keep_alive and framing is Framing.NONE
         elif framing is Framing.OPEN:
             self._chunking = True
-            parts.append(b"Transfer-Encoding: chunked\r\n")
+            parts.append(b"Transfer-Encoding: chunked")
         parts.append(b"\r\n" if self._keep_alive else b"Connection: close\r\n\r\n")
-        self._kept = b"".join(parts)
+        self._kept = b"\r\n".join(parts)
         if self._writing_paused and self.source is not None:  # by the reply before this one
             self.source.pause()
 

@@ -52,15 +52,26 @@ class Upstream:
         `head_only` is for HEAD, whose answer has no body whatever its headers say. Raises an `UpstreamError` only
         while nothing was passed on. Cancelling closes the connection to the replica.
         """
-        connection = self._reusable()
-        if connection is not None:
+        kept = self._reusable()
+        while True:
+            connection = await self._connected() if kept is None else kept
+            self._busy[connection] = reply
+            if self._sweeper is None:
+                self._schedule_sweep()
             try:
-                return await self._on(connection, request, reply, attempt, head_only)
+                return await connection.started(request, reply, attempt, head_only)
+            except asyncio.CancelledError:
+                if self._busy.get(connection) is reply:
+                    connection.transport.abort()
+                raise
             except Lost:
                 # A kept connection may have been closed at the very moment it was used (RFC 9112 §9.3.1): that is
                 # no failure of the replica, so ask it once more on a new one.
-                pass
-        return await self._on(await self._connected(), request, reply, attempt, head_only)
+                if kept is None:
+                    raise
+                kept = None
+            finally:
+                self._ended(connection, reply)
 
     def _reusable(self) -> "ReplicaConnection | None":
         while self._idle:
@@ -86,30 +97,13 @@ class Upstream:
             del self._reaching[limit]
         return connection
 
-    async def _on(
-        self,
-        connection: "ReplicaConnection",
-        request: bytes,
-        reply: Reply,
-        attempt: Attempt,
-        head_only: bool,
-    ) -> Ending:
-        self._busy[connection] = reply
-        if self._sweeper is None:
-            self._schedule_sweep()
-        try:
-            return await connection.started(request, reply, attempt, head_only)
-        except asyncio.CancelledError:
-            if self._busy.get(connection) is reply:
-                connection.transport.abort()
-            raise
-        finally:
-            if self._busy.get(connection) is reply:
-                del self._busy[connection]
-                self._heard = self._heard or connection.answered
-            else:  # it was put back, and another exchange has it: that began before this task woke up
-                self._heard = True
-            reply.source = None
+    def _ended(self, connection: "ReplicaConnection", reply: Reply) -> None:
+        if self._busy.get(connection) is reply:
+            del self._busy[connection]
+            self._heard = self._heard or connection.answered
+        else:  # it was put back, and another exchange has it: that began before this task woke up
+            self._heard = True
+        reply.source = None
 
     def kept(self, connection: "ReplicaConnection") -> None:
         self._idle.append(connection)

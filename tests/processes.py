@@ -49,6 +49,10 @@ def open_files(process: subprocess.Popen[str]) -> int:
     return len(list(Path(f"/proc/{process.pid}/fd").iterdir()))
 
 
+def thread_count(process: subprocess.Popen[str]) -> int:
+    return len(list(Path(f"/proc/{process.pid}/task").iterdir()))
+
+
 def _kilobytes(process: subprocess.Popen[str], name: str) -> int:
     status = Path(f"/proc/{process.pid}/status").read_text("utf-8")
     (found,) = re.findall(rf"^{name}:\s+(\d+) kB", status, re.MULTILINE)

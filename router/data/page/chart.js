@@ -42,7 +42,7 @@ export class Chart {
       hooks: { setCursor: [() => this.plot && this.tell()] },
       scales: { y: { range: [0, 1] } },
       axes: [
-        { ...axis, size: 30, values: [[3600, "{HH}:{mm}", null, null, null, null, null, null, 1], [60, "{HH}:{mm}", null, null, null, null, null, null, 1], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]] },
+        { ...axis, size: 30, space: 72, values: [[3600, "{HH}:{mm}", null, null, null, null, null, null, 1], [60, "{HH}:{mm}", null, null, null, null, null, null, 1], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]] },
         { ...axis, size: 48, values: (_, stops) => stops.map((stop) => `${Math.round(100 * stop)} %`) },
       ],
       series: [{}, line("delivered", [], 3.5), line("predicted", [8, 5], 1.75), line("available", [2, 4], 1.75)],

@@ -4,6 +4,9 @@ The one rule: it decides exactly what `replica` would. Sequences that decode are
 are kept in runs (`run_cache`), and steps in which nothing but decoding happens are taken together: as many as neither
 end anybody's answer nor need more blocks than are free. What must be told step by step, events and preemptions, is
 gone through in the engine's order. Not here: time (`timed`).
+
+With `async_scheduling` a step is decided before the engine sees what the one before it ended: that keeps its blocks and
+its place in the batch for one more step.
 """
 
 from collections import deque
@@ -31,6 +34,7 @@ class BatchedReplica:
         max_num_seqs: int,
         max_batched_tokens: int,
         record_events: bool,
+        async_scheduling: bool = False,
     ) -> None:
         if not 1 <= max_num_seqs <= max_batched_tokens:
             raise ValueError(f"{max_batched_tokens} tokens a step are too few for {max_num_seqs} sequences: allow more")
@@ -51,6 +55,8 @@ class BatchedReplica:
         self._partial: Sequence | None = None  # its prompt is not computed yet; always the youngest running one
         self._stuck = False  # the head of the waiting ones finds no room before somebody leaves
         self._complete: list[Sequence] = []  # prompts that the step in progress completes
+        self._async_scheduling = async_scheduling
+        self._leaving: list[Sequence] = []  # those that have ended and are not seen to have
 
     def submit(self, job: Job) -> bool:
         """The job waits for its turn; whether it may get it in the next step. `JobRefused` when it can never run."""
@@ -91,10 +97,24 @@ class BatchedReplica:
             if sequence.running:  # nobody aborted it meanwhile
                 self._token(sequence, first, finished)
         for sequence in finished:
-            self._finish(sequence)
+            del self._sequences[sequence.job.id]
+        self.counters.finished += len(finished)
+        self._leave(finished)
         self._complete = []
         self.admitted = {}
         return first, [sequence.job.id for sequence in finished]
+
+    def _leave(self, finished: list[Sequence]) -> None:
+        """Blocks of those that ended are free: now, or once the next step is decided if there is anything in it."""
+        gone = finished
+        if self._async_scheduling:
+            gone, self._leaving = self._leaving, finished
+            if not self.batch.count and self._partial is None:
+                gone, self._leaving = gone + finished, []
+        for sequence in gone:
+            del self.running[sequence]
+            self._give_back(sequence)
+            self._stuck = False
 
     def _token(self, sequence: Sequence, first: list[JobId], finished: list[Sequence]) -> None:
         job, counters = sequence.job, self.counters
@@ -110,12 +130,6 @@ class BatchedReplica:
             self.batch.joined(sequence)
             self.cache.follow(sequence)
 
-    def _finish(self, sequence: Sequence) -> None:
-        del self._sequences[sequence.job.id], self.running[sequence]
-        self._give_back(sequence)
-        self._stuck = False
-        self.counters.finished += 1
-
     def _give_back(self, sequence: Sequence) -> None:
         if sequence is self._partial:
             self._partial = None
@@ -124,12 +138,10 @@ class BatchedReplica:
         sequence.computed = 0
         sequence.running = False
 
-    # -- steps in which everybody decodes ------------------------------------------------------------------------------
-
     def decode_steps(self) -> int:
         """How many of the next steps do nothing but decode what runs, with the blocks that are free; 0 if not one."""
         batch = self.batch
-        if not batch.count or self._partial is not None or self._admits_soon:
+        if not batch.count or self._partial is not None or self._leaving or self._admits_soon:
             return 0
         steps, free = batch.steps_to_end(), self.cache.free_blocks
         if (steps // self._block_tokens + 1) * batch.count <= free:
@@ -205,11 +217,29 @@ class BatchedReplica:
         batch.begun += 1
         return preempted
 
-    # -- one step --------------------------------------------------------------------------------------------------
-
     def step_s(self) -> float:
         """Decide a step; the seconds it takes."""
         batch, counters, prefill = self.batch, self.counters, Prefill()
+        self._decide(prefill)
+        if self._leaving and not batch.count and not prefill.sequences:
+            batch.begun -= 1  # there is nothing in it: the engine sees what has ended, and decides anew
+            self._leave([])
+            self._decide(prefill)
+        self._complete = prefill.complete
+        duration_s = self._profile.step_s(
+            prefill_tokens=prefill.tokens,
+            prefill_pairs=prefill.pairs,
+            decode_sequences=batch.count + prefill.decodes,
+            decode_kv_tokens=batch.kv_tokens + batch.count + prefill.kv_tokens,
+            sequences=batch.count + prefill.sequences,
+        )
+        counters.steps += 1
+        counters.busy_s += duration_s
+        counters.computed_tokens += batch.count + prefill.tokens + prefill.decodes
+        return duration_s
+
+    def _decide(self, prefill: Prefill) -> None:
+        batch = self.batch
         if self.cache.records_events or len(batch.needing(0)) > self.cache.free_blocks:
             preempted = self._grow_in_order(0)
         else:
@@ -227,18 +257,6 @@ class BatchedReplica:
                 budget -= count
         if not preempted:
             self._admit(budget, prefill)
-        self._complete = prefill.complete
-        duration_s = self._profile.step_s(
-            prefill_tokens=prefill.tokens,
-            prefill_pairs=prefill.pairs,
-            decode_sequences=batch.count + prefill.decodes,
-            decode_kv_tokens=batch.kv_tokens + batch.count + prefill.kv_tokens,
-            sequences=batch.count + prefill.sequences,
-        )
-        counters.steps += 1
-        counters.busy_s += duration_s
-        counters.computed_tokens += batch.count + prefill.tokens + prefill.decodes
-        return duration_s
 
     def _admit(self, budget: int, prefill: Prefill) -> None:
         cache = self.cache
@@ -304,7 +322,10 @@ class BatchedReplica:
         if victim.decoding:
             self.batch.left(victim)
         self._give_back(victim)
-        self.waiting.appendleft(victim)
         self._stuck = False
+        if victim in self._leaving:
+            self._leaving.remove(victim)
+            return victim
+        self.waiting.appendleft(victim)
         self.counters.preemptions += 1
         return victim

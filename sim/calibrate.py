@@ -40,6 +40,7 @@ class Engine:
     block_tokens: int = 16
     max_num_seqs: int = 256
     max_batched_tokens: int = 8192
+    async_scheduling: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,7 @@ def calibrated(log: EngineLog, profile: Profile, engine: Engine, *, hold_out: bo
             block_tokens=engine.block_tokens,
             max_num_seqs=engine.max_num_seqs,
             max_batched_tokens=engine.max_batched_tokens,
+            async_scheduling=engine.async_scheduling,
         )
 
     def loss(point: _Floats) -> float:
@@ -217,6 +219,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--block-size", type=int, default=16, metavar="N", help="tokens in a block (%(default)s)")
     add("--max-num-seqs", type=int, default=256, metavar="N", help="requests in one batch (%(default)s)")
     add("--max-num-batched-tokens", type=int, default=8192, metavar="N", help="tokens in one step (%(default)s)")
+    add("--sync-scheduling", action="store_true", help="the server ran with --no-async-scheduling, or before vLLM 0.14")
     add("--held-out", action="store_true", help="fit every other request, report the error of the rest")
     add("--json", action="store_true", help="print JSON, alone on stdout")
 
@@ -227,7 +230,13 @@ def main(arguments: argparse.Namespace) -> int:
     if profile is None:
         raise SimError(f"no profile is named {arguments.profile!r}. There are: {', '.join(PROFILES)}")
     blocks = arguments.blocks or profile.capacity_tokens // arguments.block_size
-    engine = Engine(blocks, arguments.block_size, arguments.max_num_seqs, arguments.max_num_batched_tokens)
+    engine = Engine(
+        blocks,
+        arguments.block_size,
+        arguments.max_num_seqs,
+        arguments.max_num_batched_tokens,
+        not arguments.sync_scheduling,
+    )
     found = calibrated(read_log(arguments.log), profile, engine, hold_out=arguments.held_out)
     if arguments.json:
         sys.stdout.write(json.dumps({**asdict(found), "worst": found.worst}, indent=2) + "\n")

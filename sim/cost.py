@@ -91,7 +91,7 @@ _REPORTED_TOKENS = {  # by servers of vLLM 0.12 to 0.19 at their default share o
 _FRONT_S = 0.0156  # BLIS's fit of vLLM's time per request before its queue (inference-sim, defaults.yaml, alpha 0)
 _KERNELS = "kernel times fitted to AIConfigurator's database (3-7 %), engine overhead assumed, front end from BLIS"
 _FITTED = "kernel times from AIConfigurator, engine overhead fitted to its own clock in a real vLLM run"
-_ROOFLINE = "kernel times from a roofline, engine overhead fitted to its own clock in a real vLLM run"
+_ROOFLINE = "kernel times from a roofline (1,008 GB/s, 175 TFLOP/s), engine overhead fitted to a real vLLM run's clock"
 
 # model, gpu, gpus, t0 ms, tw ms, cg us/token, ca ns/pair, cd us/sequence, ck ns/KV token, d0 ms, d1 us, source
 _ROWS = (
@@ -102,7 +102,7 @@ _ROWS = (
     ("llama-3.1-8b", "b200", 1, 2.13, 1.40, 9.5, 0.41, 1.2, 18.0, 2.0, 20.0, _KERNELS),
     ("llama-3.1-8b", "b300", 1, 2.20, 1.30, 8.7, 0.33, 1.5, 18.3, 2.0, 20.0, _KERNELS),
     ("llama-3.1-8b", "rtx-pro-6000", 1, 6.83, 4.38, 37.0, 1.75, 0.4, 87.3, 3.35, 5.2, _FITTED),
-    ("llama-3.1-8b", "rtx-4090", 1, 1.0, 16.0, 80.0, 4.0, 1.0, 150.0, 2.23, 18.2, _ROOFLINE),
+    ("llama-3.1-8b", "rtx-4090", 1, 1.0, 16.0, 92.0, 4.0, 1.0, 130.0, 1.7, 30.0, _ROOFLINE),
     ("qwen3-8b", "h100", 1, 4.66, 2.28, 18.3, 0.94, 2.4, 46.4, 2.0, 20.0, _KERNELS),
     ("qwen3-8b", "a100", 1, 8.85, 3.32, 54.6, 3.31, 0.4, 93.0, 2.0, 20.0, _KERNELS),
     ("qwen3-8b", "l40s", 1, 5.27, 18.48, 65.8, 3.54, 23.2, 211.9, 2.0, 20.0, _KERNELS),

@@ -3,7 +3,8 @@
 The one rule: what the engine would decide, in its order. In a step the running requests grow first, the rest of the
 token budget admits waiting ones in chunks; a request that finds no block makes the youngest running one give all of its
 blocks back and wait at the front, and such a step admits nobody. Blocks can be hit from the moment they are scheduled.
-The caller owns time: `step` decides and says how long it takes, `finish_step` gives the tokens.
+The caller owns time: `step` decides and says how long it takes, `finish_step` gives the tokens. With `async_scheduling`
+what ended keeps its blocks for one more step, which is decided before the engine sees the end.
 """
 
 from collections import deque
@@ -32,6 +33,10 @@ class _Sequence:
     def known(self) -> int:
         return self.job.prompt_tokens + self.output
 
+    @property
+    def ended(self) -> bool:
+        return self.output == self.job.output_tokens
+
 
 class SimReplica:
     """The pure engine of one replica. `blocks` counts as the engine does, the null block with it."""
@@ -46,6 +51,7 @@ class SimReplica:
         max_num_seqs: int = 256,
         max_batched_tokens: int = 8192,
         record_events: bool = False,
+        async_scheduling: bool = False,
     ) -> None:
         self.name = name
         self.profile = profile
@@ -57,6 +63,8 @@ class SimReplica:
         self._waiting: deque[_Sequence] = deque()
         self._running: list[_Sequence] = []
         self._step: list[tuple[_Sequence, int]] | None = None
+        self._async_scheduling = async_scheduling
+        self._leaving: list[_Sequence] = []  # those that have ended and are not seen to have
 
     def __repr__(self) -> str:
         cache = self.cache
@@ -113,9 +121,10 @@ class SimReplica:
         plan: list[tuple[_Sequence, int]] = []
         preempted: list[JobId] = []
         admitted: dict[JobId, int] = {}
-        budget = self._grow_running(plan, preempted)
-        if not preempted:
-            self._admit(plan, admitted, budget)
+        self._decide(plan, preempted, admitted)
+        if self._leaving and not plan:  # the engine sees what has ended, and decides anew
+            self._leave([])
+            self._decide(plan, preempted, admitted)
         if not plan:
             return None
         duration_s = self._duration_s(plan)
@@ -131,6 +140,7 @@ class SimReplica:
         """The step's time has passed: sequences whose known tokens are all computed got one more."""
         plan, self._step = self._step or [], None
         made, first, finished = [], [], []
+        ended: list[_Sequence] = []
         for sequence, _ in plan:
             job = sequence.job
             if not sequence.running or sequence.computed < sequence.known:
@@ -140,29 +150,51 @@ class SimReplica:
                 self._count_prompt(sequence)
             sequence.output += 1
             made.append(job.id)
-            if sequence.output == job.output_tokens:
+            if sequence.ended:
                 finished.append(job.id)
-                self._finish(sequence)
-        if finished:
-            self._running = [sequence for sequence in self._running if sequence.running]
+                ended.append(sequence)
+                del self._sequences[job.id]
+        self._leave(ended)
+        self.counters.finished += len(finished)
         self.counters.generated_tokens += len(made)
         return Tokens(tuple(made), tuple(first), tuple(finished))
+
+    def _leave(self, ended: list[_Sequence]) -> None:
+        """Blocks of those that ended are free: now, or once the next step is decided if there is anything in it."""
+        gone = ended
+        if self._async_scheduling:
+            gone, self._leaving = self._leaving, ended
+            if all(sequence.ended for sequence in self._running):
+                gone, self._leaving = gone + ended, []
+        for sequence in gone:
+            self._give_back(sequence)
+        if gone:
+            self._running = [sequence for sequence in self._running if sequence.running]
 
     def clear_cache(self) -> bool:
         """Forget all cached blocks; False while requests hold some."""
         return self.cache.cleared()
+
+    def _decide(self, plan: list[tuple[_Sequence, int]], preempted: list[JobId], admitted: dict[JobId, int]) -> None:
+        before = len(preempted)
+        budget = self._grow_running(plan, preempted)
+        if len(preempted) == before:
+            self._admit(plan, admitted, budget)
 
     def _grow_running(self, plan: list[tuple[_Sequence, int]], preempted: list[JobId]) -> int:
         budget = self.max_batched_tokens
         position = 0
         while position < len(self._running) and budget > 0:
             sequence = self._running[position]
+            if sequence.ended:
+                position += 1
+                continue
             count = min(sequence.known - sequence.computed, budget)
             need = self._missing(sequence, sequence.computed + count)
             while need > self.cache.free_blocks:
                 victim = self._running.pop()
-                self._preempt(victim)
                 preempted.append(victim.job.id)
+                self._preempt(victim)
                 if victim is sequence:
                     return budget
             self._take(sequence, need, count)
@@ -213,6 +245,9 @@ class SimReplica:
 
     def _preempt(self, sequence: _Sequence) -> None:
         self._give_back(sequence)
+        if sequence.ended:
+            self._leaving.remove(sequence)
+            return
         self._waiting.appendleft(sequence)
         self.counters.preemptions += 1
 
@@ -221,11 +256,6 @@ class SimReplica:
         sequence.blocks = []
         sequence.computed = sequence.filled = 0
         sequence.running = False
-
-    def _finish(self, sequence: _Sequence) -> None:
-        self._give_back(sequence)
-        del self._sequences[sequence.job.id]
-        self.counters.finished += 1
 
     def _count_prompt(self, sequence: _Sequence) -> None:
         self.counters.prompt_tokens += sequence.job.prompt_tokens

@@ -43,6 +43,8 @@ class Setup:
     profile: Profile = PROFILES[DEFAULT_PROFILE]
     max_num_seqs: int = 256
     max_batched_tokens: int = 8192
+    async_scheduling: bool = False
+    """Whether engines decide a step while the one before it runs, as vLLM does by default."""
     belief: Belief = field(default_factory=Belief)
     seed: int = 1
 
@@ -57,6 +59,7 @@ class Setup:
                 max_num_seqs=self.max_num_seqs,
                 max_batched_tokens=self.max_batched_tokens,
                 record_events=self.belief.source == "events",
+                async_scheduling=self.async_scheduling,
             )
             for place in range(self.replicas)
         ]

@@ -35,7 +35,8 @@ class TimedReplica:
 
     `blocks` counts as the engine does, the null block with it. As the engine, it wants a token budget of at least
     `max_num_seqs`. Between two calls `cache` may lag the decode steps in progress. With `async_scheduling`, on in vLLM
-    0.19 unless turned off, a step is decided while the one before it runs: a busy engine sees a new job a step later.
+    0.19 unless turned off, a step is decided while the one before it runs: a busy engine sees new jobs, and blocks that
+    are free again, a step later.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class TimedReplica:
             max_num_seqs=max_num_seqs,
             max_batched_tokens=max_batched_tokens,
             record_events=record_events,
+            async_scheduling=async_scheduling,
         )
         self._cost = DecodeCost(profile)
         self._span: DecodeSpan | None = None

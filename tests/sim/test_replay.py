@@ -100,15 +100,18 @@ def test_vllm_on_an_rtx_pro_6000_takes_what_the_profile_says() -> None:
 
 @recorded
 def test_vllm_on_a_full_rtx_4090_takes_what_the_profile_says() -> None:
-    """vLLM 0.19 in 2,588 blocks, with some 190 preemptions: what is left to chance there shows in single percentiles.
+    """vLLM 0.19 in 2,588 blocks, which are always full: it preempts some 190 times.
 
-    The server was cold: its first step took half a second longer than any other, which the shortest first-token times
-    carry.
+    The prompts are turns of conversations, each with all before it (LLMServingSim, workloads/generators/sharegpt.py),
+    so a few begin alike, which the log does not tell: where three new requests and the batch have 2,135 tokens in a
+    step of 2,048, some were cached. Here they share nothing. That leaves the step in which the pool is full 2 to 4
+    requests early, and at the percentiles next to such a step first tokens jump by 12 s. Up to the first shared prompt
+    running requests, pinned blocks, and tokens given are the server's own at every second (`test_batched` says why).
     """
     sent, real = run_of("RTX4090_Llama-3.1-8B")
     engine = {"max_num_seqs": 256, "max_batched_tokens": 2048, "async_scheduling": True}
     took = replayed(sent, PROFILES["llama-3.1-8b-rtx-4090"], 2588, **engine)
     off = off_by(took, real)
-    assert 170 < took.preemptions < 210
-    chance = {"ttft p10": 0.25, "ttft p95": 0.09, "tpot p90": 0.04, "tpot p95": 0.06, "e2e p10": 0.04, "e2e p50": 0.04}
-    assert {name: error for name, error in off.items() if abs(error) > chance.get(name, 0.03)} == {}
+    assert 175 < took.preemptions < 205
+    shared = {"ttft p95": 0.08, "tpot p95": 0.07}
+    assert {name: error for name, error in off.items() if abs(error) > shared.get(name, 0.03)} == {}

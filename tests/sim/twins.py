@@ -37,7 +37,7 @@ class StepReplica:
     """`SimReplica` on a virtual clock, one step at a time."""
 
     def __init__(self, name: str, profile: Profile, *, async_scheduling: bool = False, **settings: Any) -> None:
-        self.engine = SimReplica(name, profile, **settings)
+        self.engine = SimReplica(name, profile, async_scheduling=async_scheduling, **settings)
         self.asynchronous = async_scheduling
         self.arrived: list[Job] = []  # while the step in progress runs and the next one is decided already
         self.seen: list[Job] = []

@@ -1,11 +1,12 @@
 """The rows of the book of replicas: one replica, one request on its way, and what a replica says of itself.
 
-The one rule: these only hold; what a fact changes is `policies.fleet`'s.
+The one rule: these only hold; what a fact changes beyond its own row is `policies.fleet`'s.
 """
 
 from dataclasses import dataclass, field
 
 from policies.correction import Capacity
+from policies.errors import FleetError
 from policies.types import Replica, Request
 
 
@@ -56,3 +57,21 @@ class Entry:
     caching: bool = True
     row: Replica | None = None
     """The last row made of it, good for every view that differs in nothing; None once a fact came."""
+
+    def told(self, report: Report, block_tokens: int, now_s: float) -> None:
+        """It spoke. Block size and capacity do not change while it runs: silence about them changes nothing."""
+        self.report = report
+        self.reported_s = now_s
+        self.engine_block_tokens = report.block_tokens or self.engine_block_tokens
+        self.caching = self.caching if report.prefix_caching is None else report.prefix_caching
+        if self.given_capacity_blocks is None and report.capacity_blocks is not None:
+            own_tokens = self.engine_block_tokens or block_tokens
+            self.capacity.stated_blocks = report.capacity_blocks * own_tokens // block_tokens
+        coming = sum([len(flight.request.blocks) for flight in self.flights.values()])
+        self.capacity.pinned(report.kv_used_fraction, coming)
+
+
+def checked(name: str, weight: float) -> None:
+    """Raises `FleetError` for a weight that is no speed."""
+    if weight <= 0:
+        raise FleetError(f"replica {name!r} has weight {weight}; a weight is a speed and must be above 0")

@@ -9,7 +9,7 @@ from collections.abc import Container, Iterable, Sequence
 
 from policies.copies import Copies
 from policies.correction import Capacity
-from policies.entries import Entry, Flight
+from policies.entries import Entry, Flight, checked
 from policies.entries import Report as Report
 from policies.errors import FleetError
 from policies.index import PrefixIndex
@@ -42,8 +42,7 @@ class Fleet:
 
     def joined(self, name: str, *, weight: float = 1.0, capacity_blocks: int | None = None) -> None:
         """A replica belongs to the fleet. One that left and returns finds its requests in flight still counted."""
-        if weight <= 0:
-            raise FleetError(f"replica {name!r} has weight {weight}; a weight is a speed and must be above 0")
+        checked(name, weight)
         entry = self._entries.get(name)
         if entry is not None and entry.present:
             raise FleetError(f"replica {name!r} joined twice; names must differ")
@@ -80,8 +79,7 @@ class Fleet:
 
     def weighed(self, name: str, weight: float) -> None:
         """A replica's relative speed is another one from now on."""
-        if weight <= 0:
-            raise FleetError(f"replica {name!r} has weight {weight}; a weight is a speed and must be above 0")
+        checked(name, weight)
         self._changed(name).weight = weight
 
     def opened(self, name: str) -> None:
@@ -97,18 +95,9 @@ class Fleet:
     # -- facts about a replica -------------------------------------------------------------------------------------
 
     def reported(self, name: str, report: Report, now_s: float) -> None:
-        """A replica spoke. Block size and capacity do not change while it runs: silence about them changes nothing."""
-        entry = self._changed(name)
-        entry.report = report
-        entry.reported_s = now_s
-        entry.engine_block_tokens = report.block_tokens or entry.engine_block_tokens
-        entry.caching = entry.caching if report.prefix_caching is None else report.prefix_caching
-        if entry.given_capacity_blocks is None and report.capacity_blocks is not None:
-            own_tokens = entry.engine_block_tokens or self.block_tokens
-            entry.capacity.stated_blocks = report.capacity_blocks * own_tokens // self.block_tokens
-        coming = sum([len(flight.request.blocks) for flight in entry.flights.values()])
-        entry.capacity.pinned(report.kv_used_fraction, coming)
-        self._sized(entry)
+        """A replica spoke of itself."""
+        self._changed(name).told(report, self.block_tokens, now_s)
+        self._sized(self._entries[name])
 
     def stored(self, name: str, keys: Sequence[bytes], parent: bytes | None = None) -> None:
         """By its events, the replica stored these blocks after `parent`. From now on its word is its match."""
@@ -118,6 +107,10 @@ class Fleet:
     def telling(self, name: str) -> Copies:
         """What the replica told by events, to enter many blocks at once; good until the next fact."""
         return self._index.telling(self._changed(name).name)
+
+    def tells(self, name: str) -> bool:
+        """Whether the replica tells by events what it holds."""
+        return self._index.copies(name) is not None
 
     def removed(self, name: str, keys: Iterable[bytes]) -> None:
         """By its events, the replica gave up a copy of each of these blocks."""
@@ -193,6 +186,12 @@ class Fleet:
         elif entry.present and flight.prefilling:
             self._index.computed(flight.replica, request.blocks)
         self._forget_if_idle(entry)
+
+    def answered(self, name: str, request: Request, output_blocks: tuple[bytes, ...]) -> None:
+        """The answer of a request that is done, known later than that."""
+        if output_blocks and name in self.replicas():
+            self._changed(name)
+            self._index.recorded(name, request.blocks + output_blocks)
 
     def failed(self, request: Request) -> None:
         """The replica did not serve the request: blocks that only it would have brought are withdrawn.

@@ -3,7 +3,7 @@
 An engine caches what it generates. The next turn brings the answer as text, so its blocks can be known only where the
 template puts an answer right behind the generation prompt, and the text gives the very tokens that were generated: the
 engine's own count of them must agree. A model whose reasoning is cut from the history fails that and is left alone.
-The one rule: what is in doubt is not entered. Not here: streamed answers, which cost 1 µs a token to put together.
+The one rule: what is in doubt is not entered. Not here: how a streamed answer is put together (`heard`).
 """
 
 from collections.abc import Callable, Sequence
@@ -17,8 +17,7 @@ from router.prompt_cache import Prefix
 from router.tokenizers import Tokenizer, TokenizerError
 from router.usage import usage
 
-_MOST_TOKENS = 128
-"""A longer answer costs more than 30 µs to read, tokenize and hash."""
+_MOST_INLINE = 8 * 1024  # characters; a longer answer takes over half a millisecond to tokenize and hash
 
 _USER = {"role": "user", "content": "What is it?"}
 _ANSWER = "A store of blocks.\n\n- **KV** blocks"
@@ -48,6 +47,17 @@ def closing(render: Callable[[Sequence[dict[str, Any]]], str], tokenizer: Tokeni
     return Closing(text, len(ends) // TOKEN_BYTES - 1) if joined == apart + ends else None
 
 
+class Answer(Struct, frozen=True):
+    """What an engine answered, with its own counts of tokens as far as it told them."""
+
+    text: str
+    prompt_tokens: int | None
+    output_tokens: int
+
+    def __repr__(self) -> str:
+        return f"<Answer of {self.output_tokens} tokens>"  # none of the text
+
+
 class Open(Struct, frozen=True):
     """A chat's prompt that an answer will continue."""
 
@@ -65,6 +75,10 @@ class Open(Struct, frozen=True):
     def __repr__(self) -> str:
         return f"<Open after {self.before.tokens if self.before is not None else 0} tokens>"  # none of the text
 
+    def reads_at_once(self, answer: Answer) -> bool:
+        """Whether its blocks may be made on the event loop."""
+        return len(self.piece) + len(answer.text) <= min(_MOST_INLINE, self.tokenizer.inline_bytes)
+
     def blocks(self, answer: str, prompt_tokens: int, output_tokens: int, known: int) -> tuple[bytes, ...]:
         """Keys that continue the prompt's first `known` blocks up to the answer's end; none where tokens disagree.
 
@@ -80,27 +94,29 @@ class Open(Struct, frozen=True):
         return tuple(keys[known - start : (prompt_tokens + output_tokens - 1) // self.block_tokens - start])
 
 
-def answer_blocks(prompt: Open, body: bytes, prompt_tokens: int, known: int) -> tuple[bytes, ...]:
-    """Keys that continue a prompt's first `known` blocks by its answer, the `body` of the reply; none in doubt."""
+def answer_blocks(prompt: Open, answer: Answer, prompt_tokens: int, known: int) -> tuple[bytes, ...]:
+    """Keys that continue a prompt's first `known` blocks by its answer; none in doubt."""
+    if answer.prompt_tokens not in (None, prompt_tokens) or not answer.text:
+        return ()
+    if answer.text != answer.text.strip():  # templates trim
+        return ()
     try:
-        told = usage(body)
-        if told.output_tokens is None or told.output_tokens > _MOST_TOKENS or told.prompt_tokens != prompt_tokens:
-            return ()
-        answer = _text(body)
-        if not answer or answer != answer.strip():  # templates trim
-            return ()
-        return prompt.blocks(answer, prompt_tokens, told.output_tokens, known)
-    except (ValueError, LookupError, TypeError, TokenizerError):  # no chat completion
+        return prompt.blocks(answer.text, prompt_tokens, answer.output_tokens, known)
+    except (ValueError, TokenizerError):  # half a character
         return ()
 
 
-def _text(body: bytes) -> str | None:
-    """The text of a chat completion that stopped by itself; `body` may be cut, and is then none."""
-    if not body.startswith(b"{"):
+def answer_of(body: bytes) -> Answer | None:
+    """The answer of a chat completion that stopped by itself; None of anything else, and of one that is cut."""
+    try:
+        told = usage(body)
+        (choice,) = orjson.loads(body)["choices"]  # of several, each is another branch
+        message = choice["message"]
+        text = message["content"]
+        if choice["finish_reason"] != "stop" or choice.get("stop_reason") is not None or message.get("tool_calls"):
+            return None
+    except (ValueError, LookupError, TypeError, AttributeError):
         return None
-    (choice,) = orjson.loads(body)["choices"]  # of several, each is another branch
-    message = choice["message"]
-    if choice["finish_reason"] != "stop" or message.get("tool_calls"):
+    if not isinstance(text, str) or told.output_tokens is None:
         return None
-    text = message["content"]
-    return text if isinstance(text, str) else None
+    return Answer(text, told.prompt_tokens, told.output_tokens)

@@ -14,6 +14,7 @@ from router.accounts import Accounts
 from router.admission import Admission, Turn
 from router.errors import RequestError
 from router.forwarding import Forwarding, again, request_bytes
+from router.heard import Answers
 from router.http.exchange import UpstreamError
 from router.http.messages import Call, Framing, Reply
 from router.http.upstream import Upstream
@@ -63,6 +64,7 @@ class Gateway:
         self._user = user
         self._session = session
         self._sessions = Sessions()
+        self._answers = Answers(fleet)
         self._clock = clock
         self._count = 0
         self.ears: list[Callable[[Request, Call], None]] = []
@@ -127,7 +129,8 @@ class Gateway:
             upstream = self._upstreams[name]
             data = request_bytes(call, upstream, rest)
             try:
-                ending = await upstream.exchange(data, reply, tries.sent(name), head_only=call.method == b"HEAD")
+                attempt = tries.sent(name, self._answers.listening(prompt, name))
+                ending = await upstream.exchange(data, reply, attempt, head_only=call.method == b"HEAD")
             except UpstreamError as error:
                 tries.lost(error)
                 rest = self._forwarding.rest(again(call, len(tries.failed)))
@@ -140,7 +143,7 @@ class Gateway:
                 self._accounts.answered(placed, began_s, tries.at_s, ending, len(tries.failed))
             finally:
                 if ending.status < 400:
-                    self.fleet.done(request, prompt.stored_by(ending.tail))
+                    self.fleet.done(request, self._answers.stored(tries.ear, ending.tail, request, prompt, name))
                 else:  # the prompt was not computed, so nothing of it is cached
                     self.fleet.failed(request)
             return

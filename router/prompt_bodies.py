@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct
 
 from policies.blocks import Chain
-from router.answers import Open, answer_blocks
+from router.answers import Answer, Open, answer_blocks
 from router.chat import NotText, part_text
 
 BYTES_PER_TOKEN = 4  # of English text, roughly; for prompts that can't be tokenized
@@ -44,6 +44,48 @@ NOT_RUN = frozenset(
 """Routes that only tokenize: no engine runs, no cache is read or filled."""
 
 
+PLAIN = frozenset(
+    [
+        "model",
+        "messages",
+        "cache_salt",
+        "frequency_penalty",
+        "ignore_eos",
+        "logit_bias",
+        "logprobs",
+        "max_completion_tokens",
+        "max_tokens",
+        "metadata",
+        "min_p",
+        "min_tokens",
+        "parallel_tool_calls",
+        "presence_penalty",
+        "priority",
+        "prompt_cache_key",
+        "repetition_penalty",
+        "response_format",
+        "safety_identifier",
+        "seed",
+        "service_tier",
+        "skip_special_tokens",
+        "stop",
+        "stop_token_ids",
+        "store",
+        "stream",
+        "stream_options",
+        "temperature",
+        "top_k",
+        "top_logprobs",
+        "top_p",
+        "user",
+    ]
+)
+"""Members of a plain chat: its messages, and what neither a template nor the look-up in a cache sees (vLLM 0.32).
+
+A chat with no others has one prompt, made of its messages alone, and asks for one reply.
+"""
+
+
 class Prompt(Struct, frozen=True):
     """What placing a request needs to know of its prompt."""
 
@@ -62,11 +104,11 @@ class Prompt(Struct, frozen=True):
     """Whether an engine reports what it found of this prompt. Of several prompts or samples in one body it reports the
     last one's find (vLLM 0.32), which the others had just stored."""
 
-    def stored_by(self, reply: bytes) -> tuple[bytes, ...]:
-        """Keys that continue `blocks`, those of the answer too where they are known; `reply` is the body's end."""
+    def stored_by(self, answer: Answer) -> tuple[bytes, ...]:
+        """Keys that continue `blocks`, those of the answer too where they are known."""
         if self.opened is None or not self.alone:
             return self.stored
-        return answer_blocks(self.opened, reply, self.tokens, len(self.blocks)) or self.stored
+        return answer_blocks(self.opened, answer, self.tokens, len(self.blocks)) or self.stored
 
 
 class PromptReader(Protocol):

@@ -12,6 +12,7 @@ from policies.types import Request
 from router.admission import Admission
 from router.aside import Aside
 from router.health import Watcher
+from router.heard import Heard
 from router.http.exchange import Declined, UpstreamError
 from router.http.messages import Headers
 from router.metrics import Metrics
@@ -98,21 +99,22 @@ class Retries:
 class Tries:
     """One request on its way, perhaps to one replica after another: the `Attempt` of each exchange."""
 
-    __slots__ = ("_declined", "_granted", "_method", "_name", "_request", "_shared", "at_s", "failed")
+    __slots__ = ("_declined", "_granted", "_method", "_name", "_request", "_shared", "at_s", "ear", "failed")
 
     def __init__(self, shared: Retries, request: Request, method: bytes) -> None:
         self._shared = shared
         self._request = request
         self._method = method
         self._name = ""
+        self.ear: Heard | None = None
         self._declined = False
         self._granted = False
         self.failed: dict[str, UpstreamError] = {}
         self.at_s: float | None = None
         """When the body of the reply began: the prefill was over."""
 
-    def sent(self, name: str) -> "Tries":
-        self._name = name
+    def sent(self, name: str, ear: Heard | None = None) -> "Tries":
+        self._name, self.ear = name, ear
         return self
 
     def began(self) -> None:

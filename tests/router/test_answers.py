@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from policies.blocks import Chain
-from router.answers import answer_blocks
+from router.answers import Answer, answer_blocks
+from router.heard import Heard
 from router.openai import CHAT
 from router.prompts import LocalReader
 from router.readers import TINY, local_reader
@@ -26,6 +27,12 @@ def whole(answer: str, prompt: int, output: int, **choice: object) -> bytes:
     found = {"index": 0, "message": message, "finish_reason": "stop"} | choice
     usage = {"prompt_tokens": prompt, "completion_tokens": output}
     return json.dumps({"id": "chatcmpl-1", "choices": [found], "usage": usage}, ensure_ascii=False).encode()
+
+
+def told(reply: bytes) -> Answer:
+    found = Heard().answer(reply)
+    assert found is not None
+    return found
 
 
 @cache
@@ -58,7 +65,7 @@ async def turns(folder: Path, before: int, answer: str):
 async def test_the_next_turn_finds_the_answer(folder: Path, before: int, answer: str) -> None:
     first, following, output = await turns(folder, before, answer)
     assert first.opened is not None
-    stored = first.stored_by(whole(answer, first.tokens, output))
+    stored = first.stored_by(told(whole(answer, first.tokens, output)))
     computed = first.blocks + stored
     assert len(computed) == (first.tokens + output - 1) // 4
     assert following.blocks[: len(computed)] == computed
@@ -84,10 +91,11 @@ async def test_what_is_in_doubt_is_not_entered() -> None:
         "no choices": b"{}",
         "nothing": b"",
         "a stream": b"data: " + whole("Yes, it is.", tokens, output),
-        "long": whole("Yes, it is.", tokens, 129),
+        "told to stop": whole("Yes, it is.", tokens, output, stop_reason="."),
     }
     for name, reply in doubtful.items():
-        assert answer_blocks(opened, reply, tokens, known) == (), name
+        answer = Heard().answer(reply)
+        assert answer is None or answer_blocks(opened, answer, tokens, known) == (), name
 
 
 @pytest.mark.parametrize(
@@ -97,7 +105,7 @@ async def test_only_plain_chats_are_continued(more: dict[str, object]) -> None:
     reader = local_reader(TINY, block_tokens=4)
     prompt = await reader.read(CHAT, {"messages": [{"role": "user", "content": "hi"}], **more}, CHAIN)
     assert prompt.opened is None
-    assert prompt.stored_by(b"{}") == prompt.stored
+    assert prompt.stored_by(Answer("yes", None, 2)) == prompt.stored
 
 
 async def test_other_routes_are_not_continued() -> None:

@@ -138,6 +138,8 @@ class Book:
 
 
 class Content:
+    ear = None
+
     def declined(self, *_):
         return None
 

@@ -1,0 +1,187 @@
+"""The text of an answer, put together from a reply that passes by, for replicas that tell nothing by events.
+
+The connection hands over what it would drop, about 2 KB at a time; events of a stream are read a slice at a time, well
+under a millisecond's work, and only their text is kept. The one rule: a reply that is anything but one plain answer,
+or too long, is given up. Not here: which blocks the text makes (`answers`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from policies.fleet import Fleet
+from policies.types import Request
+from router.answers import Answer, answer_of
+from router.prompt_bodies import Prompt
+
+_log = logging.getLogger("router.heard")
+
+_SLICE_BYTES = 64 * 1024  # of a stream, read at once: 0.2 ms
+_MOST_BYTES = 256 * 1024  # of a reply in one piece, and of a stream's text
+_MOST_THREADED = 64  # answers on their way to a thread; what comes beyond is not entered
+_BEFORE, _BETWEEN, _BEHIND, _DONE = b"data: ", b"\n\ndata: ", b"\n\n", b"data: [DONE]"
+
+
+class _Delta(msgspec.Struct, gc=False):
+    content: str | None = None
+    tool_calls: list[msgspec.Raw] | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+
+
+class _Choice(msgspec.Struct, gc=False):
+    delta: _Delta
+    index: int = 0
+    finish_reason: str | None = None
+    stop_reason: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Usage(msgspec.Struct, gc=False):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class _Event(msgspec.Struct, gc=False):
+    choices: list[_Choice]
+    usage: _Usage | None = None
+
+
+_events = msgspec.json.Decoder(list[_Event])
+
+
+class Heard:
+    """One reply as far as it came; given up once it is none of ours."""
+
+    __slots__ = (
+        "_bytes",
+        "_finished",
+        "_given_up",
+        "_pieces",
+        "_spoken",
+        "_streamed",
+        "_text",
+        "_text_bytes",
+        "_usage",
+    )
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._bytes = 0
+        self._streamed: bool | None = None
+        self._given_up = False
+        self._text: list[str] = []
+        self._text_bytes = 0
+        self._spoken = 0
+        """Events that had text: tokens, of an engine that sends each by itself."""
+        self._finished: str | None = None
+        self._usage: _Usage | None = None
+
+    def __repr__(self) -> str:
+        return f"<Heard {self._bytes} bytes>"  # none of the text
+
+    def heard(self, piece: bytes) -> None:
+        """The next part of the reply's body, in order; the rest comes with `answer`."""
+        if self._given_up or not piece:
+            return
+        self._pieces.append(piece)
+        self._bytes += len(piece)
+        if self._bytes > _SLICE_BYTES and self._is_stream():
+            self._read(last=False)
+        if self._bytes > _MOST_BYTES or self._text_bytes > _MOST_BYTES:
+            self._give_up()
+
+    def answer(self, rest: bytes) -> Answer | None:
+        """What the reply said in all; None unless it is one answer that ended by itself."""
+        self.heard(rest)
+        if self._given_up or not self._bytes:
+            return None
+        if not self._is_stream():
+            return answer_of(b"".join(self._pieces))
+        self._read(last=True)
+        if self._given_up or self._finished != "stop":
+            return None
+        told = self._usage or _Usage()
+        # Without a count by the engine: each event was a token if the text makes as many; the end is one more.
+        tokens = self._spoken + 1 if told.completion_tokens is None else told.completion_tokens
+        return Answer("".join(self._text), told.prompt_tokens, tokens)
+
+    def _is_stream(self) -> bool:
+        if self._streamed is None:
+            self._streamed = b"".join(self._pieces).startswith(_BEFORE)
+        return self._streamed
+
+    def _read(self, *, last: bool) -> None:
+        data = b"".join(self._pieces)
+        if last:
+            data = data.rstrip(b"\n").removesuffix(_DONE).rstrip(b"\n") + _BEHIND
+        end = data.rfind(_BEHIND)
+        self._pieces, self._bytes = [data[end + 2 :]], len(data) - end - 2
+        if end <= 0:
+            return
+        if not data.startswith(_BEFORE):
+            self._give_up()
+            return
+        try:
+            for event in _events.decode(b"[" + data[len(_BEFORE) : end].replace(_BETWEEN, b",") + b"]"):
+                self._take(event)
+        except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
+            self._give_up()
+
+    def _take(self, event: _Event) -> None:
+        self._usage = event.usage or self._usage
+        if not event.choices:
+            return
+        (choice,) = event.choices  # of several, each is another branch
+        delta = choice.delta
+        if choice.index or delta.tool_calls or delta.reasoning or delta.reasoning_content:
+            raise ValueError("not one plain answer")
+        if choice.finish_reason is not None:
+            self._finished = choice.finish_reason if bytes(choice.stop_reason) == b"null" else "told to"
+        if delta.content:
+            self._text.append(delta.content)
+            self._text_bytes += len(delta.content)
+            self._spoken += 1
+
+    def _give_up(self) -> None:
+        self._given_up = True
+        self._pieces, self._text, self._bytes = [], [], 0
+
+
+class Answers:
+    """Has the fleet learn the blocks of answers that replicas do not tell by events."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._threaded: set[asyncio.Task[None]] = set()
+
+    def __repr__(self) -> str:
+        return f"<Answers {len(self._threaded)} in threads>"
+
+    def listening(self, prompt: Prompt, name: str) -> Heard | None:
+        """Who listens to the reply; nobody where its blocks can't be known, or a replica tells them itself."""
+        if prompt.opened is None or not prompt.alone or self._fleet.tells(name):
+            return None
+        return Heard()
+
+    def stored(
+        self, heard: Heard | None, rest: bytes, request: Request, prompt: Prompt, name: str
+    ) -> tuple[bytes, ...]:
+        """Keys that continue the request's; those of a long answer are told to the fleet later, by a thread."""
+        if heard is None:
+            return prompt.stored
+        answer = heard.answer(rest)
+        if answer is None or prompt.opened is None:
+            return prompt.stored
+        if prompt.opened.reads_at_once(answer):
+            return prompt.stored_by(answer)
+        if len(self._threaded) < _MOST_THREADED:
+            task = asyncio.get_running_loop().create_task(self._later(lambda: prompt.stored_by(answer), request, name))
+            self._threaded.add(task)
+            task.add_done_callback(self._threaded.discard)
+        return prompt.stored
+
+    async def _later(self, work: Callable[[], tuple[bytes, ...]], request: Request, name: str) -> None:
+        blocks = await asyncio.to_thread(work)
+        self._fleet.answered(name, request, blocks)

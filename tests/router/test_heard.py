@@ -1,0 +1,136 @@
+"""What a reply said, from the pieces of it that pass by; of real streams, and of any that are cut anywhere."""
+
+import asyncio
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.blocks import Chain
+from router.answers import Answer
+from router.heard import Heard
+from router.openai import CHAT
+from router.readers import TINY, local_reader
+from tests.fakes import Exchange, fake_replica, posted, router_over, until
+
+READ = {"tokenizer__path": str(TINY), "tokenizer__where": "local"}
+TEXT = "A prefix cache keeps blocks.\n\n- keys, **values**\n- 1 234 of them; Grüße 你好 \U0001f642."
+
+
+def event(content: str | None = None, *, finish: str | None = None, **delta: object) -> dict:
+    told = {} if content is None else {"content": content}
+    return {"id": "chatcmpl-1", "choices": [{"index": 0, "delta": told | delta, "finish_reason": finish}]}
+
+
+def stream(parts: list[str], usage: tuple[int, int] | None, *, finish: str = "stop", **last: object) -> bytes:
+    """As vLLM 0.32 sends it."""
+    events = [event("", role="assistant"), *(event(part) for part in parts), event("", finish=finish)]
+    events[-1]["choices"][0] |= last
+    if usage is not None:
+        events.append({"choices": [], "usage": {"prompt_tokens": usage[0], "completion_tokens": usage[1]}})
+    told = "".join(f"data: {json.dumps(one, ensure_ascii=False)}\n\n" for one in events)
+    return f"{told}data: [DONE]\n\n".encode()
+
+
+def heard(*pieces: bytes) -> Answer | None:
+    listening = Heard()
+    for piece in pieces[:-1]:
+        listening.heard(piece)
+    return listening.answer(pieces[-1])
+
+
+@given(st.lists(st.text(), max_size=30), st.none() | st.tuples(st.integers(0, 99), st.integers(0, 99)), st.data())
+def test_wherever_a_stream_is_cut_it_says_the_same(parts, usage, data):
+    told = stream(parts, usage)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(told)), max_size=5)))
+    pieces = [told[start:end] for start, end in zip([0, *cuts], [*cuts, len(told)], strict=True)]
+    spoken = sum(bool(part) for part in parts) + 1
+    assert heard(*pieces) == Answer("".join(parts), *(usage or (None, spoken)))
+
+
+def test_a_long_stream_is_read_as_it_passes():
+    told = stream(["word "] * 20_000, (5, 20_001))
+    listening = Heard()
+    for start in range(0, len(told), 2048):
+        listening.heard(told[start : start + 2048])
+        assert listening._bytes < 68 * 1024
+    assert listening.answer(b"") == Answer("word " * 20_000, 5, 20_001)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        stream(["a"] * 300_000, None),
+        stream(["a"], None, finish="length"),
+        stream(["a"], None, stop_reason="a"),
+        stream(["a"], None)[:-200],
+        stream(["a"], None)[7:],
+        b": ping\n\n" + stream(["a"], None),
+        stream(["a"], None).replace(b"\n\n", b"\r\n\r\n"),
+        stream(["a"], None).replace(b'"content": "a"', b'"tool_calls": [{"index": 0}]'),
+        stream(["a"], None).replace(b'"content": "a"', b'"reasoning_content": "hm"'),
+        stream(["a"], None).replace(b'"index": 0', b'"index": 1'),
+        stream(["a"], None).replace(b'"choices": [', b'"choices": [{"delta": {}}, ', 1),
+        b'data: {"error": {"message": "died", "code": 500}}\n\ndata: [DONE]\n\n',
+        b"data: [DONE]\n\n",
+        b"data: ",
+        b"\x1f\x8b\x08" + bytes(300_000),
+        b"{" + bytes(300_000),
+    ],
+    ids=range(16),
+)
+def test_what_is_no_plain_answer_is_given_up(reply):
+    assert heard(*(reply[start : start + 3000] for start in range(0, len(reply), 3000)), b"") is None
+
+
+@given(st.lists(st.binary(max_size=60), min_size=1, max_size=8))
+def test_garbage(pieces):
+    assert heard(*pieces) is None
+
+
+def tokens_of(reader, text: str) -> int:
+    return len(reader.tokenizer.encode([f"{text}<|im_end|>"])[0]) // 4
+
+
+@pytest.mark.parametrize("times", [1, 20, 300])
+@pytest.mark.parametrize("told", ["usage", "no usage"])
+async def test_a_streamed_answer_is_known_for_the_next_turn(times: int, told: str) -> None:
+    """Short, longer than what the connection keeps of a reply, and so long that a thread reads it."""
+    messages = [{"role": "user", "content": TEXT}]
+    reader = local_reader(TINY, block_tokens=16)
+    first = await reader.read(CHAT, {"messages": messages}, Chain.root("m"))
+    ids = list(memoryview(reader.tokenizer.encode([TEXT])[0]).cast("I"))
+    parts = [reader.tokenizer.decode([token]) for token in ids] * times
+    answer = TEXT * times
+    parts = parts if "".join(parts) == answer and "�" not in answer else [answer]
+    tokens = tokens_of(reader, answer)
+    usage = (first.tokens, tokens) if told == "usage" else None
+    body = stream(parts, usage)
+
+    async def reply(exchange: Exchange) -> None:
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+        await exchange.send(head)
+        for start in range(0, len(body), 1000):
+            part = body[start : start + 1000]
+            await exchange.send(b"%x\r\n%b\r\n" % (len(part), part))
+        await exchange.send(b"0\r\n\r\n")
+
+    async with fake_replica(reply) as replica, router_over(replica, **READ) as up:
+        asked = json.dumps({"model": "m", "messages": messages, "stream": True}).encode()
+        assert (await posted(up.url, asked, path=CHAT.encode())).status == 200
+        known = tokens == len(parts) + 1 or usage is not None
+        blocks = (first.tokens + tokens - 1) // 16 if known else first.tokens // 16
+        await until(lambda: up.fleet.held_blocks("r1") == blocks)
+
+
+async def test_nobody_listens_to_a_replica_that_tells_by_events() -> None:
+    async with fake_replica() as replica, router_over(replica, **READ) as up:
+        prompt = await local_reader(TINY, block_tokens=16).read(
+            CHAT, {"messages": [{"role": "user", "content": TEXT}]}, Chain.root("m")
+        )
+        answers = up.gateway._answers
+        assert answers.listening(prompt, "r1") is not None
+        up.fleet.stored("r1", [bytes(16)])
+        assert answers.listening(prompt, "r1") is None
+        await asyncio.sleep(0)

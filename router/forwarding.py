@@ -7,7 +7,6 @@ credential the router's own where there is one (RFC 9110 §7.6, de-facto `X-Forw
 from router.http.messages import Call
 from router.http.upstream import Upstream
 
-
 _FOR = b"x-forwarded-for"
 
 

@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from policies.blocks import Chain
 from router.errors import UnknownModel
-from router.openai import Ask, batched, reads_cache, sampled_once
+from router.openai import CHAT, Ask, batched, reads_cache, sampled_once
+from router.prompt_bodies import PLAIN
 from router.prompts import Prompt, PromptReader
 
 
@@ -55,6 +56,8 @@ class Served(Struct, frozen=True):
             return Prompt(0, (), "none", "the body is not a JSON object")
         if self.reader is None:
             return Prompt(0, (), "none", "no tokenizer is ready for this model yet")
+        if ask.route == CHAT and PLAIN.issuperset(ask.body):
+            return await self.reader.read(ask.route, ask.body, self.chain)
         batch = batched(ask.route, ask.body)
         if batch is not None:
             prompt = await self.reader.read(ask.route, batch.body, self.chain)

@@ -20,6 +20,7 @@ from router.answers import Closing, Open, closing
 from router.chat import NotText, conversation, without_mark
 from router.prompt_bodies import (
     BYTES_PER_TOKEN,
+    PLAIN,
     POOLING,
     Prompt,
     PromptReader,
@@ -107,7 +108,9 @@ class LocalReader:
     async def read(self, route: str, body: Mapping[str, Any], chain: Chain) -> Prompt:
         try:
             size = text_size(body)
-            prompt = without_blocks(route, size) or await self._read(route, body, chain, size)
+            prompt = self._short(body, chain) if size <= _SHORT and route == _CHAT and PLAIN.issuperset(body) else None
+            if prompt is None:
+                prompt = without_blocks(route, size) or await self._read(route, body, chain, size)
         except (NotText, TemplateError, TokenizerError, OverflowError) as error:
             return Prompt(estimated_tokens(body), (), "none", str(error))
         except Exception as error:
@@ -128,6 +131,21 @@ class LocalReader:
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(ids)
+
+    def _short(self, body: Mapping[str, Any], chain: Chain) -> Prompt | None:
+        """A short plain chat of a shape seen before; None for any other, which takes longer to read."""
+        text = self._plans.text(body) if self._plans is not None else None
+        if text is None or len(text) > _SHORT:
+            return None
+        (ids,) = self.tokenizer.encode([text])
+        block_tokens = self._block_tokens
+        keys = tuple(chain.copy().grow(ids, block_tokens))
+        tokens = len(ids) // TOKEN_BYTES
+        opened = (
+            None if self._closing is None else Open(self.tokenizer, self._closing, chain, None, text, b"", block_tokens)
+        )
+        hittable = hittable_blocks(tokens, block_tokens)
+        return Prompt(tokens, keys[:hittable], "exact", "", keys[hittable:], opened)
 
     # -- text ------------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ the letter, what the template itself makes of the chat it was learnt from. Not h
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,7 +64,7 @@ class _Learnt:
 
 
 class RenderPlans:
-    """What has been learnt of one template; bounded, the shapes used least recently go first."""
+    """What has been learnt of one template; bounded, the shapes learnt first go first."""
 
     def __init__(self, template: ChatTemplate) -> None:
         self._template = template
@@ -86,8 +85,6 @@ class RenderPlans:
             if len(self._shapes) > _SHAPES:
                 self._shapes.popitem(last=False)
         else:
-            with suppress(KeyError):  # another thread may have let it go meanwhile
-                self._shapes.move_to_end(shape)
             for plan in learnt.plans:
                 text = plan.text(contents, self._template)
                 if text is not None:

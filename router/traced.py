@@ -46,6 +46,8 @@ class Place:
     def of(self, contents: list[str]) -> str:
         """What stands here when these are the contents."""
         value = contents[self.message]
+        if not self.changes:
+            return value
         for name, arguments in self.changes:
             if name in _SPLITTING:
                 value = getattr(value, name)(*arguments[1:])[arguments[0]]

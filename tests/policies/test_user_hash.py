@@ -1,6 +1,7 @@
 """A user stays where it was, unless that replica has more than its bounded share."""
 
 import math
+import tracemalloc
 from collections import Counter
 
 import pytest
@@ -121,6 +122,18 @@ def test_a_home_tried_in_vain_hands_over_to_one_and_the_same_next() -> None:
     rest = tuple(replica for replica in numbered(4) if replica.name != home)
     assert len({choose(policy, "u", rest).replica for _ in range(10)}) == 1
     assert choose(policy, "u", rest).reason == "user"
+
+
+def test_users_are_not_remembered() -> None:
+    policy = UserHash()
+    homes(policy, numbered(4), USERS[:1])
+    tracemalloc.start()
+    try:
+        for number in range(20_000):
+            choose(policy, f"visitor-{number}", numbered(4))
+        assert tracemalloc.get_traced_memory()[0] < 100_000, "five bytes a user"
+    finally:
+        tracemalloc.stop()
 
 
 def test_without_a_user_load_decides() -> None:

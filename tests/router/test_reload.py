@@ -59,6 +59,17 @@ async def test_limits_and_the_policy_change_at_once():
         assert (await posted(up.url)).status == 504
 
 
+async def test_a_setting_that_is_gone_is_its_default_again(tmp_path):
+    file = tmp_path / "router.toml"
+    async with fake_replica() as replica, router_over(replica) as up:
+        rest = f'replicas = ["{replica.url}"]\npolicy.name = "round-robin"\n'
+        for line, drain_s in (("drain_s = 7\n", 7.0), ("", 30.0), ("drain_s = 8\n", 8.0), ("drian_s = 9\n", 8.0)):
+            file.write_text(line + rest)
+            assert await up.reload.reloaded(lambda: load(file)[0]) is ("drian" not in line)
+            assert up.reload.membership.drain_s == up.reload.config.drain_s == drain_s
+            assert (await posted(up.url)).status == 200
+
+
 async def test_what_can_not_change_is_named(caplog):
     caplog.set_level("INFO")
     async with fake_replica() as replica, router_over(replica) as up:

@@ -143,9 +143,10 @@ async def test_hop_by_hop_headers_stay_on_their_connection_both_ways():
             b"Keep-Alive: timeout=5",
             b"Proxy-Authorization: Basic Zm9v",
             b"TE: trailers",
+            b"Upgrade: h2c",
             b"X-Kept: 1",
         )
-        for name in (b"connection", b"x-drop-me", b"keep-alive", b"proxy-authorization", b"te"):
+        for name in (b"connection", b"x-drop-me", b"keep-alive", b"proxy-authorization", b"te", b"upgrade"):
             assert replica.seen[0].values(name) == []
         assert replica.seen[0].values(b"x-kept") == [b"1"]
         for name in (b"x-internal", b"keep-alive", b"proxy-authenticate"):

@@ -48,7 +48,7 @@ from router.retries import Retries
 from router.stalls import Stalls
 from router.tenant_wiring import Wired, wired
 from router.tls import facing_clients, towards_all
-from router.vigil import Vigil, answer_s
+from router.vigil import Vigil, longest_s
 
 _log = logging.getLogger("router.app")
 
@@ -218,7 +218,7 @@ async def _kept_vigil(
     tls: ssl.SSLContext,
 ) -> None:
     """Listen for replicas that hang, on connections that no slow probe can hold."""
-    client = await stack.enter_async_context(session(timeout_s=answer_s(hung_s), key=key, tls=tls))
+    client = await stack.enter_async_context(session(timeout_s=longest_s(hung_s), key=key, tls=tls))
 
     async def ask(name: str) -> None:
         for state in watcher.states():

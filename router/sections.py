@@ -154,9 +154,10 @@ class TimeLimits(Section):
         default=3600.0, description="how long a connection without a request is kept; none is no limit"
     )
     hung_s: Seconds | None = Field(
-        default=1.0,
-        description="silence to everybody, also to a question for its health, after which a replica with requests "
-        "counts as hung and others get them; none is never",
+        default=2.0,
+        description="silence to everybody, also to two questions for its health, after which a replica with requests "
+        "counts as hung and others get them; one that was slow to answer lately has up to 5 times as long; none is "
+        "never",
     )
 
 
@@ -257,7 +258,7 @@ class TracingSettings(Section):
     )
 
 
-RouteBy = Annotated[str, Field(pattern=r"^(path|model|header:\S+)$")]
+RouteBy = Annotated[str, Field(pattern=r"^(path|model|template|header:\S+)$")]
 
 
 class DoctorRules(Section):

@@ -1,14 +1,16 @@
-"""Notices within a second or so that a replica has stopped: hung, or going away without closing its connections.
+"""Notices within two seconds that a replica has stopped: hung, or going away without closing its connections.
 
-A replica that says nothing at all while requests wait is asked for its health once; a long prefill is silent, but its
-server still answers. Without an answer the replica is out, and what it has not begun to answer goes to others. The one
-rule: silence alone is no evidence, and neither is an answer that this process was too busy to read in time.
+A replica that says nothing at all while requests wait is asked for its health; a long prefill is silent, but its server
+still answers. After two questions without an answer, each over a connection of its own, the replica is out, and what it
+has not begun to answer goes to others. The one rule: silence alone is no evidence, neither is an answer that this
+process was too busy to read in time, and a replica that was slow to answer lately is given more time.
 Not here: probes of replicas that answer (`health`), limits on one exchange (`http.upstream`).
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
 from router.aside import Aside
 from router.health import Watcher
@@ -18,13 +20,19 @@ from router.probes import ProbeError, Refused
 
 _log = logging.getLogger("router.vigil")
 
+SUSPECT_S = 0.25
 SUSPECT_FRACTION = 0.25
-"""Share of `hung_s` after which a silent replica is asked; the rest is its time to answer."""
+"""A silent replica is asked after this much silence, or this share of `hung_s`; the rest is its time to answer."""
+SLOWER = 3.0
+"""How many times longer than its slowest answer lately a replica may take."""
+LONGEST = 5.0
+"""How many times longer than any other it may take at most."""
+_LATELY_S = 30.0  # in which an answer counts for half
 GOING_S = 2.0
 """A stream of a replica that refuses connections is broken off after this much silence."""
 _LATE = 1.5  # a question that took this much longer than it may says that this process was held up itself
 
-Ask = Callable[[str], Awaitable[object]]
+Ask = Callable[[str], Coroutine[Any, Any, object]]
 
 
 class Vigil:
@@ -33,13 +41,16 @@ class Vigil:
     def __init__(
         self, upstreams: Mapping[str, Upstream], watcher: Watcher, aside: Aside, ask: Ask, *, hung_s: float
     ) -> None:
-        """`ask` asks a replica for its health and raises `ProbeError`, at the latest after `answer_s(hung_s)`."""
+        """`ask` asks a replica for its health over a new connection, waits at least `longest_s(hung_s)` for an answer,
+        and raises `ProbeError` when there is none."""
         self._upstreams = upstreams
         self._watcher = watcher
         self._aside = aside
         self._ask = ask
-        self._suspect_s = hung_s * SUSPECT_FRACTION
-        self._answer_s = answer_s(hung_s)
+        self._suspect_s = min(SUSPECT_S, hung_s * SUSPECT_FRACTION)
+        self._answer_s = hung_s - self._suspect_s
+        self._slowest: dict[str, tuple[float, float]] = {}
+        """By replica, how long its slowest answer lately took, and when it came."""
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._next_s: dict[str, float] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -71,13 +82,15 @@ class Vigil:
     async def _asked(self, name: str, upstream: Upstream) -> None:
         time = asyncio.get_running_loop().time
         began_s = time()
+        patience_s = self._patience_s(name, began_s)
         self._aside.silent(name)
         try:
-            await self._ask(name)
-            upstream.heard()
-        except ProbeError as error:
+            error = await self._unanswered(name, patience_s)
             took_s = time() - began_s
-            if took_s <= self._answer_s * _LATE and upstream.silent_s(time()) >= took_s:
+            if error is None:
+                upstream.heard()
+                self._slowest[name] = (max(took_s, self._lately_s(name, time())), time())
+            elif took_s <= patience_s * _LATE and upstream.silent_s(time()) >= took_s:
                 self._gone(name, upstream, error)
         except Exception:
             _log.exception("replica %s could not be asked", name)
@@ -85,6 +98,40 @@ class Vigil:
             self._aside.heard(name)
             del self._asking[name]
             self._next_s[name] = time() + self._suspect_s
+
+    async def _unanswered(self, name: str, within_s: float) -> ProbeError | None:
+        """Ask twice, the second time when half of the time is over; None once either question is answered."""
+        time = asyncio.get_running_loop().time
+        began_s = time()
+        error = ProbeError(f"did not answer its health within {within_s:.3g} s, asked twice")
+        waiting: set[asyncio.Future[object]] = set()
+        try:
+            for share in (0.5, 1.0):
+                waiting.add(asyncio.ensure_future(self._ask(name)))
+                while waiting and (left_s := began_s + within_s * share - time()) > 0:
+                    done, waiting = await asyncio.wait(waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+                    for question in done:
+                        try:
+                            question.result()
+                        except ProbeError as told:
+                            error = told
+                            if isinstance(told, Refused):
+                                return told
+                        else:
+                            return None
+            return error
+        finally:
+            for question in waiting:
+                question.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    def _patience_s(self, name: str, now_s: float) -> float:
+        """How long a replica may take to answer: machines that are busy, and servers, do not fall still at once."""
+        return min(max(self._answer_s, SLOWER * self._lately_s(name, now_s)), LONGEST * self._answer_s)
+
+    def _lately_s(self, name: str, now_s: float) -> float:
+        took_s, at_s = self._slowest.get(name, (0.0, now_s))
+        return float(took_s * 0.5 ** ((now_s - at_s) / _LATELY_S))
 
     def _gone(self, name: str, upstream: Upstream, error: ProbeError) -> None:
         silent = f"{error}, and says nothing to the requests it has"
@@ -95,6 +142,6 @@ class Vigil:
             upstream.cut_off(GOING_S, asyncio.get_running_loop().time(), silent)
 
 
-def answer_s(hung_s: float) -> float:
-    """How long a silent replica has to answer."""
-    return hung_s * (1 - SUSPECT_FRACTION)
+def longest_s(hung_s: float) -> float:
+    """How long a silent replica has to answer at most."""
+    return hung_s * LONGEST

@@ -155,7 +155,8 @@ class NoReply:
 async def exchanging(upstream: Upstream) -> asyncio.Task:
     connection = ReplicaConnection(upstream)
     connection.connection_made(FakeTransport())
-    task = asyncio.ensure_future(upstream._on(connection, b"POST", NoReply(), Content(), False))
+    upstream.kept(connection)
+    task = asyncio.ensure_future(upstream.exchange(b"POST", NoReply(), Content()))
     await asyncio.sleep(0)
     return task
 
@@ -195,6 +196,63 @@ async def test_what_follows_from_a_question(error, alone, out):
             assert not task.done()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+
+class Slow:
+    """A replica that answers questions for its health in a while, by turns of the test."""
+
+    def __init__(self) -> None:
+        self.questions: list[asyncio.Future[None]] = []
+        self.upstream = Upstream("127.0.0.1", 1, timeouts=Timeouts(idle_s=None))
+        self.book = Book()
+        self.vigil = Vigil({"r1": self.upstream}, self.book, Aside(tuple, len), self.ask, hung_s=0.2)
+
+    async def ask(self, name: str) -> None:
+        self.questions.append(asyncio.get_running_loop().create_future())
+        await self.questions[-1]
+
+
+async def test_one_answer_to_either_question_is_enough():
+    slow = Slow()
+    task = await exchanging(slow.upstream)
+    async with slow.vigil:
+        for which in (0, 1):
+            begun = len(slow.questions)
+            await until(lambda begun=begun: len(slow.questions) == begun + 2)
+            slow.questions[begun + which].set_result(None)
+            await until(lambda begun=begun: all(one.done() for one in slow.questions[: begun + 2]))
+        assert (slow.book.told, task.done()) == ([], False)
+        begun = len(slow.questions)
+        await until(lambda: bool(slow.book.told))
+        assert len(slow.questions) == begun + 2
+        assert "asked twice" in slow.book.told[0]
+        with pytest.raises(TimedOut):
+            await task
+
+
+async def test_who_was_slow_to_answer_lately_has_more_time():
+    slow = Slow()
+    vigil = slow.vigil
+    patience_s = vigil._patience_s("r1", 0.0)
+    assert patience_s == pytest.approx(0.15)
+    vigil._slowest["r1"] = (0.1, 100.0)
+    assert vigil._patience_s("r1", 100.0) == pytest.approx(0.3)
+    assert vigil._patience_s("r2", 100.0) == patience_s
+    assert vigil._patience_s("r1", 130.0) == pytest.approx(0.15)
+    vigil._slowest["r1"] = (9.0, 100.0)
+    assert vigil._patience_s("r1", 100.0) == pytest.approx(0.75)
+
+
+async def test_how_long_an_answer_took_is_remembered():
+    slow = Slow()
+    task = await exchanging(slow.upstream)
+    async with slow.vigil:
+        await until(lambda: len(slow.questions) == 2)
+        slow.questions[1].set_result(None)
+        await until(lambda: "r1" in slow.vigil._slowest)
+        assert slow.vigil._slowest["r1"][0] >= 0.07  # half of the time to answer had gone
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_nobody_is_asked_while_nothing_waits():

@@ -90,7 +90,9 @@ class Config(Section):
     record: Recording = Recording()
     doctor: DoctorRules = DoctorRules()
     route_by: RouteBy = Field(
-        default="path", description="what a route is in /hits and /doctor: path, model or header:NAME"
+        default="path",
+        description="what a route is in /hits, /doctor and router_hit_*: path, model, header:NAME, or template, by the "
+        "lines that prompts have in common",
     )
     tracing: TracingSettings = TracingSettings()
     tenants: TenantSettings = TenantSettings()

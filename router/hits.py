@@ -1,6 +1,6 @@
 """Hit rate per route, tenant and replica: available, predicted and delivered tokens side by side, as JSON.
 
-A route is what the operator says it is: the path, the model, or a header (`route_by`). The one rule: no client can make
+A route is what the operator says: path, model, template, or a header (`route_by`). The one rule: no client can make
 these tables grow; beyond so many names all others are `other`. Not here: Prometheus (`metrics`), why tokens were lost
 (`losses`).
 """
@@ -16,6 +16,7 @@ from router.http.messages import Call
 from router.metrics import OTHER, Outcome
 from router.openai import ROUTES
 from router.placing import Placed
+from router.prompt_heads import Heads
 
 _NAMES = 256
 _LONGEST_NAME = 64
@@ -29,15 +30,18 @@ class Routes:
     """Names the route of a request: at most so many different ones."""
 
     def __init__(self, rule: str) -> None:
-        """`rule` is path, model or header:NAME."""
+        """`rule` is path, model, template or header:NAME."""
         self._rule, _, name = rule.partition(":")
         self._header = name.lower().encode("latin-1", "replace")
         self._names = dict.fromkeys(ROUTES) if self._rule == "path" else {}
+        self._heads = Heads()
 
     def of(self, request: Request, call: Call) -> str:
         if self._rule == "header":
             told = call.header(self._header) or ""
             return self._known(told if told.isprintable() else "")
+        if self._rule == "template":
+            return self._heads.of(call.body) or OTHER
         return self._known(request.model if self._rule == "model" else request.route, closed=self._rule == "path")
 
     def _known(self, name: str, *, closed: bool = False) -> str:

@@ -111,6 +111,7 @@ def _router_arguments(parser: Any) -> None:
     add("--index-capacity", type=_capacity, default=1.0, metavar="FACTOR", help="of the caches', or unknown (1)")
     add("--no-speculative", action="store_true", help="enter blocks when they are computed, not when they are sent")
     add("--knows-answers", action="store_true", help="enter the blocks of answers too")
+    add("--no-correction", action="store_true", help="replicas don't tell how many tokens they found cached")
     add(
         "--report-every",
         type=_not_negative,

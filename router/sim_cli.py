@@ -111,6 +111,7 @@ def _setup(arguments: Arguments, block_tokens: int) -> "Setup":
             capacity_factor=None if arguments.index_capacity == "unknown" else arguments.index_capacity,
             speculative=not arguments.no_speculative,
             knows_answers=arguments.knows_answers,
+            corrected=not arguments.no_correction,
             report_every_s=arguments.report_every,
         ),
         seed=arguments.seed,

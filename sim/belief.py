@@ -35,6 +35,8 @@ class Belief:
     """Whether blocks count as held from the dispatch on; otherwise once the answer has ended, or an event tells."""
     knows_answers: bool = False
     """Whether the router learns an answer's tokens, and enters their blocks. One that only relays text does not."""
+    corrected: bool = True
+    """Whether replicas tell with each answer how many of its prompt's tokens they found cached."""
     report_every_s: float = 2.0
     """Between two reports of a replica's running and waiting requests and its pinned share; 0 is always fresh."""
 
@@ -99,8 +101,10 @@ class Book:
         self.fleet.first_token(told)
         del self._coming[self._engines[place].name][told.id]
 
-    def done(self, told: Request, keys: tuple[bytes, ...], hittable: int) -> None:
+    def done(self, told: Request, keys: tuple[bytes, ...], hittable: int, cached_tokens: int) -> None:
         """The request has ended. `keys` are all of its blocks, the first `hittable` those of its prompt."""
+        if self.belief.corrected:
+            self.fleet.delivered(told, cached_tokens)
         start = len(told.blocks)
         stop = len(keys) if self.belief.knows_answers else hittable
         self.fleet.done(told, keys[start:stop])

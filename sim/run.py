@@ -302,7 +302,7 @@ class _Run:
         for number in moment.finished:
             flight = flights.pop(number)
             rows.end_s[flight.row] = now_s
-            book.done(flight.told, flight.keys, flight.hittable)
+            book.done(flight.told, flight.keys, flight.hittable, rows.cached[flight.row])
             self._ended += 1
             if not self._ended % _TOLD_EVERY:
                 self._progress(self._ended)

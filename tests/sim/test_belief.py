@@ -1,5 +1,7 @@
 """What the router knows, and how late: events with lag and loss, capacity, speculative entries, stale reports."""
 
+from dataclasses import replace
+
 import pytest
 
 from policies.types import Choice
@@ -99,6 +101,28 @@ def test_answers_are_in_the_index_only_if_the_router_knows_their_tokens():
     second = Arrival(1, 5.0, 14 * BLOCK + 1, 1, keys("a", 14))
     assert matched(Belief(), first, second) == [0, 10]
     assert matched(Belief(knows_answers=True), first, second) == [0, 14]
+
+
+def test_a_replica_that_delivers_less_corrects_the_index():
+    """The index is larger than the cache. The head of two prompts was lost, so what continued it is too."""
+    head, whole = 20, 40
+    other = Arrival(1, 0.5, whole * BLOCK + 1, 1, (*keys("a", head), *keys("b", head)))
+    strangers = [arrival(number, float(number), f"other {number}", blocks=20) for number in range(2, 6)]
+    again = (arrival(6, 9.0, blocks=head), arrival(7, 10.0, blocks=whole))
+    arrivals = (arrival(0, 0.0, blocks=whole), other, *strangers, *again)
+    belief, fleet = Belief(capacity_factor=100), {"replicas": 1, "blocks": 62}
+    assert matched(belief, *arrivals, **fleet)[-2:] == [head, head]
+    assert matched(replace(belief, corrected=False), *arrivals, **fleet)[-2:] == [head, whole]
+
+
+def test_where_events_tell_there_is_nothing_to_correct():
+    others = [arrival(number, float(number), f"other {number}", blocks=20) for number in range(1, 3)]
+    arrivals = (arrival(0, 0.0, blocks=40), *others, arrival(3, 9.0, blocks=20), arrival(4, 10.0, blocks=40))
+    told = [
+        matched(Belief("events", corrected=corrected, capacity_factor=100), *arrivals, replicas=1, blocks=62)
+        for corrected in (True, False)
+    ]
+    assert told[0] == told[1]
 
 
 def test_reports_are_as_old_as_their_interval():

@@ -9,7 +9,7 @@ written (`addresses`), tables (`settings`).
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
@@ -73,6 +73,11 @@ class Config(Section):
         default=None, description="environment variable that holds the replicas' API key; it replaces the client's"
     )
     replica_key_file: str | None = Field(default=None, description="file that holds the replicas' API key")
+    client_key: Literal["auto", "forward", "drop"] = Field(
+        default="auto",
+        description="what becomes of a client's Authorization: forward, drop, or auto: the replicas' key replaces it,"
+        " where there is one, and tenants' keys stop here",
+    )
     policy: PolicyChoice = PolicyChoice()
     tokenizer: Tokenizer = Tokenizer()
     block_tokens: Count = Field(default=16, description="tokens in a block of the router's own index")
@@ -110,6 +115,8 @@ class Config(Section):
             raise ValueError(f"listen.port and admin.port are both {self.listen.port}; give them different ports")
         if self.replica_key_env and self.replica_key_file:
             raise ValueError("replica_key_env and replica_key_file are both set; keep one")
+        if self.client_key == "forward" and (self.tenants.file or self.jwt.key_file):
+            raise ValueError("client_key = forward would hand tenants' keys to replicas; leave it out, or tenants off")
         if self.listen.client_ca_file and not self.listen.cert_file:
             raise ValueError("listen.client_ca_file is set without listen.cert_file; without TLS it checks nobody")
         return self

@@ -6,6 +6,7 @@ credential the router's own where there is one (RFC 9110 §7.6, de-facto `X-Forw
 
 from router.http.messages import Call
 from router.http.upstream import Upstream
+from router.tenants import CREDENTIALS
 
 _FOR = b"x-forwarded-for"
 
@@ -38,6 +39,13 @@ class Forwarding:
             parts.append(b"Content-Length: %d\r\n" % len(call.body))
         parts.append(b"\r\n")
         return b"".join(parts)
+
+
+def forwarding_of(client_key: str, replica_key: str | None, credentials: frozenset[bytes]) -> Forwarding:
+    """By the setting `client_key`; `credentials` are the headers whose keys are for this router in any case."""
+    if client_key == "forward":
+        return Forwarding(None, credentials)
+    return Forwarding(replica_key, credentials | CREDENTIALS if client_key == "drop" else credentials)
 
 
 def request_bytes(call: Call, upstream: Upstream, rest: bytes) -> bytes:

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from router.config import load
+from router.errors import ConfigError
 from router.readers import TINY
 from tests.fakes import (
     IDLE,
@@ -322,3 +323,37 @@ async def test_a_burst_whose_first_request_fails_is_not_expected_there():
         await until(lambda: load_of(up) == IDLE)
         told = await explained(up, body, "/v1/completions")
         assert told["replicas"][0]["matched_tokens"] == 0
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "replica_key", "arrives"),
+    [
+        ("auto", "fleet", [b"Bearer fleet"]),
+        ("auto", None, [b"Bearer client"]),
+        ("forward", "fleet", [b"Bearer client"]),
+        ("forward", None, [b"Bearer client"]),
+        ("drop", "fleet", [b"Bearer fleet"]),
+        ("drop", None, []),
+    ],
+)
+async def test_a_clients_key_is_replaced_forwarded_or_dropped_as_the_operator_says(
+    monkeypatch, setting, replica_key, arrives
+):
+    more = {}
+    if replica_key is not None:
+        monkeypatch.setenv("FLEET_KEY", replica_key)
+        more = {"replica_key_env": "FLEET_KEY"}
+    async with fake_replica() as replica, router_over(replica, client_key=setting, **more) as up:
+        keys = (b"Authorization: Bearer client", b"x-api-key: client")
+        assert (await posted(up.url, prompted("hi"), *keys)).status == 200
+        assert replica.seen[0].values(b"authorization") == arrives
+        assert (b"client" in replica.seen[0].head) is (setting != "drop")
+
+
+def test_tenants_keys_are_never_forwarded():
+    given = {"replicas": "http://127.0.0.1:1", "client_key": "forward", "tenants.file": "tenants.toml"}
+    with pytest.raises(ConfigError, match="client_key = forward would hand tenants' keys to replicas"):
+        load(flags={name: ("test", value) for name, value in given.items()})

@@ -1,4 +1,4 @@
-"""README and code say the same: tables, command lines, settings files and the plug-in example.
+"""README, docs/ and code say the same: tables, command lines, settings files and the plug-in example.
 
 `python tests/test_docs.py` writes the tables that are made from code into README.md.
 """
@@ -25,6 +25,8 @@ from router.settings import settings, shown
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 TEXT = README.read_text("utf-8")
+PAGES = {path: path.read_text("utf-8") for path in (README, *sorted((ROOT / "docs").glob("*.md")))}
+WHOLE = "\n".join(PAGES.values())
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text("utf-8")
 
 
@@ -95,13 +97,13 @@ def test_table_equals_the_code(name):
 
 
 def fences(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
+    return re.findall(rf"^```{language}\n(.*?)^```", WHOLE, re.DOTALL | re.MULTILINE)
 
 
 def command_lines() -> list[list[str]]:
-    """Every `router …` in README as words: in shell blocks, and in code within a sentence."""
+    """Every `router …` in README and docs/ as words: in shell blocks, and in code within a sentence."""
     lines = [line for block in fences("sh") for line in block.replace("\\\n", " ").splitlines()]
-    outside = re.sub(r"^```.*?^```", "", TEXT, flags=re.DOTALL | re.MULTILINE)
+    outside = re.sub(r"^```.*?^```", "", WHOLE, flags=re.DOTALL | re.MULTILINE)
     lines += [span for span in re.findall(r"`([^`\n]+)`", outside) if span.startswith("router ")]
     found = []
     for line in lines:
@@ -143,7 +145,7 @@ def test_command_line_parses(words, tmp_path, monkeypatch):
 
 def test_variables_in_readme_are_settings():
     known = {setting.variable for setting in settings()} | {salts.VARIABLE}  # a secret, so no setting
-    named = set(re.findall(r"\bROUTER_[A-Z_]+\b", TEXT))
+    named = set(re.findall(r"\bROUTER_[A-Z_]+\b", WHOLE))
     assert named
     assert named <= known
 
@@ -177,21 +179,30 @@ def test_plug_in_passes_the_conformance_checks(tmp_path, monkeypatch):
 
 def test_make_targets_exist():
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
-    named = set(re.findall(r"`make ([a-z]+)`|^make ([a-z]+)", TEXT, re.MULTILINE))
+    named = set(re.findall(r"`make ([a-z]+)`|^make ([a-z]+)", WHOLE, re.MULTILINE))
     assert {"demo", "test"} <= {one or other for one, other in named} <= targets
 
 
-def test_links_within_readme_lead_somewhere():
-    for target in re.findall(r"\]\(([^)\s]+)\)", TEXT):
-        if target.startswith("#"):
-            heads = [re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in headings()]
-            assert target[1:] in heads
-        elif "://" not in target:
-            assert (ROOT / target).exists(), target
+@pytest.mark.parametrize("page", [pytest.param(page, id=page.name) for page in PAGES])
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", PAGES[page]):
+        if "://" in target:
+            continue
+        file, _, anchor = target.partition("#")
+        path = (page.parent / file).resolve() if file else page
+        assert path.exists(), target
+        if anchor:
+            assert anchor in anchors(path.read_text("utf-8")), target
 
 
-def headings() -> list[str]:
-    return re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", TEXT, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
+def anchors(text: str) -> list[str]:
+    """What a page's headings are called in links."""
+    heads = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
+    return [re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads]
+
+
+def test_readme_leads_to_every_page():
+    assert {f"docs/{page.name}" for page in PAGES if page != README} <= set(re.findall(r"\]\(([^)#]+)", TEXT))
 
 
 def test_changelog_tells_of_this_version():

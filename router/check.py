@@ -6,6 +6,7 @@ is something to know. Not here: printing, and watching over time (`health`).
 
 import asyncio
 import hashlib
+import math
 import re
 import ssl
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ from router.config import Config
 from router.discovery import Discovery
 from router.engine_metrics import EngineMetrics, parse
 from router.errors import UsageError
+from router.kv_events import KvState
 from router.kv_follow import looked_at
 from router.kv_standing import APPROXIMATE
 from router.models import cards
@@ -36,8 +38,10 @@ from router.tls import host_of, towards, towards_all
 from router.tokenizers import TokenizerError
 
 _EVENTS_S = 2.0
-_LEAST_BUFFER_BATCHES = 3000
-"""A batch is an engine step; at 50 to 100 steps a second this is what half a minute's absence of a router takes."""
+_AWAY_S = 30.0
+"""How long a router may be away, to restart for instance, and still learn from a replay what it missed."""
+_UNTOLD_PER_S = 100.0
+"""Batches a second of an engine that has not shown how many it sends: one a step at most, 50 to 100 when busy."""
 _TELLS_MISSES = (0, 25)
 """The vLLM version since which a miss is told as 0 cached tokens; older ones say nothing then."""
 _DETAILS = "start vLLM with --enable-prompt-tokens-details"
@@ -282,17 +286,26 @@ async def _events(config: Config, replicas: list[Checked], client: aiohttp.Clien
         state = seen.get(found.name)
         if state is None:
             continue
-        standing, kept = state.standing, state.buffer_batches
-        if kept is not None and kept < _LEAST_BUFFER_BATCHES:
-            found.problems.append(
-                f"keeps only {kept} batches of KV events, one per engine step; a router that misses more can't catch"
-                ' up: set "buffer_steps":10000 in --kv-events-config'
-            )
+        standing = state.standing
+        found.problems += _short_buffer(state)
         found.cache, found.cache_reason = standing.word, standing.reason
         if standing.word == APPROXIMATE:
             found.notes.append(f"{standing.reason}; its cache is known by what is sent to it")
         if standing.degraded:
             found.notes.append(f"has KV events that are incomplete: {standing.degraded}")
+
+
+def _short_buffer(state: KvState) -> list[str]:
+    """Whether the replay buffer is smaller than the traffic, as measured where it can be."""
+    kept, per_s = state.buffer_batches, state.batches_per_s
+    lasts_s = kept / (per_s or _UNTOLD_PER_S) if kept is not None else _AWAY_S
+    if lasts_s >= _AWAY_S:
+        return []
+    basis = f"the {per_s:.3g} a second of its busiest seconds" if per_s else "100 a second, as a busy engine sends"
+    wanted = max(10_000, math.ceil(2 * _AWAY_S * (per_s or 0.0)))
+    told = f"keeps only {kept} batches of KV events for a replay, {lasts_s:.2g} s at {basis}"
+    remedy = f'set "buffer_steps":{wanted} in --kv-events-config'
+    return [f"{told}; a router that is away for longer can't catch up: {remedy}"]
 
 
 def _differences(replicas: Sequence[Checked], matters: Mapping[str, str]) -> list[str]:

@@ -54,7 +54,7 @@ def counted(
     families: tuple[Callable[[], Iterator[Built]], ...],
 ) -> tuple[Metrics, Accounts, Losses]:
     """What counts requests, and who is told of them; `families` build what is counted elsewhere."""
-    losses = Losses(fleet, clock, ROUTES, blind=not getattr(policy, "uses_prefixes", True))
+    losses = Losses(fleet, clock, ROUTES, blind=not getattr(policy, "uses_prefixes", True), label=door.label)
     shadows = shadowed(config, seconds)
     others = (*families, losses.collect, *(one.collect for one in shadows))
     metrics = Metrics(fleet=fleet, watcher=watcher, events=events, routes=ROUTES, others=others)

@@ -47,6 +47,8 @@ class KvState:
     buffer_batches: int | None
     """Batches that can be had again, of the publisher that keeps fewest; None where none tells."""
     batches: int
+    batches_per_s: float | None
+    """By the engine's clock, of the publisher that sends most, when it was busiest; None where that is not known."""
     blocks: dict[str, int]
     """Blocks the events named, by what became of them (`kv_blocks.COUNTED`)."""
     faults: dict[str, int]
@@ -99,6 +101,7 @@ class _Followed:
             self.looked and all(feed.caught_up or feed.link == REFUSED for feed in self.feeds),
             min((kept for feed in self.feeds if (kept := feed.source.buffer_batches) is not None), default=None),
             sum((publisher.heard for publisher in publishers), self.batches),
+            max((pace for publisher in publishers if (pace := publisher.pace.per_s) is not None), default=None),
             dict(sum((publisher.blocks.counts for publisher in publishers), self.blocks)),
             dict(sum((publisher.faults for publisher in publishers), self.faults)),
         )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from policies.blocks import Chain
 from policies.fleet import Fleet
 from router.kv_blocks import BlockSizeError, EngineBlocks
+from router.kv_pace import Pace
 from router.kv_sequence import Sequence, Turn
 from router.kv_standing import Standing, recomputed
 from router.kv_wire import Batch, Event, Removed, Stored, Unusable, WireError, batch, event
@@ -42,6 +43,7 @@ class Publisher:
         self._seeds = seeds
         self._unreadable = 0
         self.sequence = Sequence()
+        self.pace = Pace()
         self.blocks = EngineBlocks(
             block_tokens=fleet.block_tokens,
             root=root,
@@ -74,6 +76,7 @@ class Publisher:
                 self.broken = self.broken or f"sends events that can't be read ({error})"
             return
         self._unreadable = 0
+        self.pace.took(number, found.at_s)
         yield from self._taken(found)
 
     def _taken(self, found: Batch) -> Iterator[None]:

@@ -98,6 +98,8 @@ class Batch(NamedTuple):
     """The events of one step of one engine; those of a long batch are still packed."""
 
     rank: int | None
+    at_s: float | None
+    """When it was made, by the engine's clock."""
     items: list[Any]
     """What `event` makes an event of."""
 
@@ -146,14 +148,16 @@ def batch(payload: bytes) -> Batch:
     except _UNREADABLE:
         raise WireError("not msgpack") from None
     if isinstance(found, dict):
-        rank, items = found.get("data_parallel_rank"), found.get("events")
+        rank, at_s, items = found.get("data_parallel_rank"), found.get("ts"), found.get("events")
     elif isinstance(found, list | tuple) and len(found) >= 2:
-        rank, items = found[2] if len(found) > 2 else None, found[1]
+        rank, at_s, items = found[2] if len(found) > 2 else None, found[0], found[1]
     else:
         raise WireError("no batch of events")
     if type(items) is not list:
         raise WireError("no batch of events")
-    return Batch(rank if type(rank) is int and 0 <= rank < 1 << 16 else None, items)
+    return Batch(
+        rank if type(rank) is int and 0 <= rank < 1 << 16 else None, at_s if type(at_s) is float else None, items
+    )
 
 
 def _in_parts(payload: bytes) -> Any:

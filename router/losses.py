@@ -22,7 +22,7 @@ _log = logging.getLogger("router.losses")
 
 WORKLOAD, LOAD, ROUTING, STALE, UNREADABLE = "workload", "load", "routing", "stale", "unreadable"
 
-_LABEL_VALUES = 256  # distinct tenants, and distinct models, before the rest are "other"
+_LABEL_VALUES = 256  # distinct models before the rest are "other"
 _QUIET_S = 600.0  # the same complaint again only after this long
 _UNWILLING = frozenset(["policy-failed"])  # reasons of choices that no policy made
 
@@ -30,12 +30,24 @@ _UNWILLING = frozenset(["policy-failed"])  # reasons of choices that no policy m
 class Losses:
     """Told of every request that has ended."""
 
-    def __init__(self, fleet: Fleet, clock: Callable[[], float], routes: Iterable[str], *, blind: bool) -> None:
-        """`blind`: the policy looks at no prefix, so it leaves a warm replica by chance and not for its load."""
+    def __init__(
+        self,
+        fleet: Fleet,
+        clock: Callable[[], float],
+        routes: Iterable[str],
+        *,
+        blind: bool,
+        label: Callable[[str], str],
+    ) -> None:
+        """`label` gives a tenant's label, of a closed set.
+
+        `blind`: the policy looks at no prefix, so it leaves a warm replica by chance and not for its load.
+        """
         self._fleet = fleet
         self._routes = {route: route for route in routes}
         self._clock = clock
         self._blind = blind
+        self._label = label
         self._names: dict[str, str] = {}
         self._lost: dict[Labels, int] = {}
         self._unpredicted: dict[Labels, int] = {}
@@ -49,7 +61,7 @@ class Losses:
         """Book a request that has ended."""
         if outcome.status != 200 or outcome.outcome != "ok":
             return
-        where = (self._routes.get(outcome.route, OTHER), self._name(placed.request.tenant), outcome.replica)
+        where = (self._routes.get(outcome.route, OTHER), self._label(placed.request.tenant), outcome.replica)
         if outcome.basis == "none":
             _add(self._lost, (UNREADABLE, *where), outcome.prompt_tokens)
             return
@@ -100,7 +112,7 @@ class Losses:
         )
 
     def _name(self, name: str) -> str:
-        """A label's value: only so many names become one."""
+        """A model's label: only so many names become one."""
         known = self._names.get(name)
         if known is not None:
             return known

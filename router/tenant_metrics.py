@@ -31,7 +31,7 @@ class TenantCounts:
 
     def answered(self, tenant: str, outcome: Outcome) -> None:
         """Book a finished request."""
-        label = self._labels.get(tenant) or self._label(tenant)
+        label = self.label(tenant)
         _add(self._requests, (label, outcome.outcome), 1)
         _add(self._tokens, (label, "prompt"), outcome.prompt_tokens)
         _add(self._tokens, (label, "available"), outcome.available_tokens)
@@ -45,7 +45,11 @@ class TenantCounts:
         yield gauge("router_tenants", [((), len(self._register.value))])
         yield gauge("router_tenants_file_faulty", [((), int(bool(self._register.fault)))])
 
-    def _label(self, tenant: str) -> str:
+    def label(self, tenant: str) -> str:
+        """A tenant's name, or `other`."""
+        known = self._labels.get(tenant)
+        if known is not None:
+            return known
         if len(self._labels) >= self._most or tenant not in self._register.value:
             return OTHER
         return self._labels.setdefault(tenant, tenant)

@@ -75,6 +75,10 @@ class Door(Protocol):
         """A request of this tenant has ended."""
         ...
 
+    def label(self, tenant: str) -> str:
+        """A tenant's label in metrics, of a closed set."""
+        ...
+
 
 class OpenDoor:
     """Tenants are off: everybody may come in, and nothing is changed."""
@@ -96,6 +100,10 @@ class OpenDoor:
 
     def answered(self, tenant: str, outcome: Outcome) -> None:
         """Nobody has a limit."""
+
+    def label(self, tenant: str) -> str:
+        """There is one tenant, without a name."""
+        return tenant
 
 
 class Tenants:
@@ -147,6 +155,9 @@ class Tenants:
         self._counts.answered(tenant, outcome)
         if outcome.output_tokens:
             self._quotas.used(tenant, outcome.output_tokens)
+
+    def label(self, tenant: str) -> str:
+        return self._counts.label(tenant)
 
     def _tenant(self, headers: Headers, now_s: float) -> Tenant:
         given = credential(headers)

@@ -43,7 +43,8 @@ def replica(name: str, matched: int = 0, in_flight: int = 0, pending: int = 0) -
 
 
 def placed(chosen: str, *view: Replica) -> Placed:
-    return Placed(REQUEST, Prompt(165, REQUEST.blocks, "exact"), view, Choice(chosen, "load"))
+    row = next(one for one in view if one.name == chosen)
+    return Placed(REQUEST, Prompt(165, REQUEST.blocks, "exact"), view, Choice(chosen, "load"), row)
 
 
 def test_only_the_largest_are_shown():
@@ -108,7 +109,7 @@ def test_a_replica_that_says_nothing_is_unknown_and_not_zero():
         ReplicaState("r1", "http://a", "open", "", 1.0, ("m",), {}, 0, EngineMetrics(capacity_blocks=101, engines=1)),
         ReplicaState("r2", "http://b", "closed", "refused the connection", 1.0, None, {"unreachable": 3}, 1, None),
     ]
-    events = [KvState("r1", Standing(EXACT, "hashes are sha256", "a gap"), True, None, 0, {}, {})]
+    events = [KvState("r1", Standing(EXACT, "hashes are sha256", "a gap"), True, None, 0, None, {}, {})]
     families = [
         gauge("router_in_flight", [(("r1",), 2), (("r2",), 0)]),
         gauge("router_held_blocks", [(("r1",), 40), (("r2",), 0)]),

@@ -89,6 +89,7 @@ def _fleet_arguments(parser: Any) -> None:
         metavar="COUNT",
         help="tokens in one step (%(default)s)",
     )
+    add("--sync-scheduling", action="store_true", help="as vLLM with --no-async-scheduling")
 
 
 def _router_arguments(parser: Any) -> None:

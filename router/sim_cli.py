@@ -104,6 +104,7 @@ def _setup(arguments: Arguments, block_tokens: int) -> "Setup":
         profile=profile,
         max_num_seqs=arguments.max_num_seqs,
         max_batched_tokens=arguments.max_num_batched_tokens,
+        async_scheduling=not arguments.sync_scheduling,
         belief=Belief(
             source=arguments.index,
             lag_s=arguments.event_lag,

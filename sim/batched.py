@@ -4,7 +4,6 @@ The one rule: it decides exactly what `replica` would. Sequences that decode are
 are kept in runs (`run_cache`), and steps in which nothing but decoding happens are taken together: as many as neither
 end anybody's answer nor need more blocks than are free. What must be told step by step, events and preemptions, is
 gone through in the engine's order. Not here: time (`timed`).
-
 With `async_scheduling` a step is decided before the engine sees what the one before it ended: that keeps its blocks and
 its place in the batch for one more step.
 """

@@ -43,7 +43,7 @@ class Setup:
     profile: Profile = PROFILES[DEFAULT_PROFILE]
     max_num_seqs: int = 256
     max_batched_tokens: int = 8192
-    async_scheduling: bool = False
+    async_scheduling: bool = True
     """Whether engines decide a step while the one before it runs, as vLLM does by default."""
     belief: Belief = field(default_factory=Belief)
     seed: int = 1

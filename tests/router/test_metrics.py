@@ -62,7 +62,7 @@ def metrics(fleet):
     events = KvEvents(fleet, ask=answer, root=watcher.root, untold=fleet.left)
     events.follow("r1", "http://127.0.0.1:1", "off")
     tenants = TenantCounts(Fixed(Register()))
-    losses = Losses(fleet, lambda: 0.0, [CHAT], blind=False)
+    losses = Losses(fleet, lambda: 0.0, [CHAT], blind=False, label=str)
     admission = Admission(Rules(max_in_flight=1), lambda _: (), lambda: 0.0)
     shadow = Shadow("round-robin", RoundRobin(), [CHAT], lambda told, placed: told(placed))
     others = [one.collect for one in (tenants, losses, admission, shadow, Stalls())]

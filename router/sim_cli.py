@@ -33,6 +33,8 @@ def run(arguments: Arguments) -> int:
 
     try:
         more: Callable[[Arguments], int] | None = getattr(arguments, "sim_main", None)
+        if more is not None and getattr(arguments, "tokenizer", None) is not None:
+            arguments.tokenize = _tokenize(arguments.tokenizer)
         return more(arguments) if more is not None else _compared(arguments)
     except PresetError as error:
         raise UsageError(str(error)) from error

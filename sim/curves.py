@@ -15,11 +15,10 @@ from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
 from policies.plugins import load
-from sim.arrivals import Workload
 from sim.cost import PROFILES
-from sim.presets import preset
-from sim.results import Limits, Result, Spread, result
+from sim.results import Limits, Result, Spread, averaged, result
 from sim.run import Setup, simulate
+from sim.traffic import Traffic
 
 MOST_REPLICAS = 128
 
@@ -43,17 +42,6 @@ class Limit:
 
     def __str__(self) -> str:
         return f"{self.quantity.upper()} {self.point} {self.seconds:g} s"
-
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """A preset and its options, but for the rate."""
-
-    preset: str
-    options: tuple[tuple[str, object], ...] = ()
-
-    def at(self, rate: float) -> Workload:
-        return preset(self.preset, **{**dict(self.options), "rate": rate})
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +76,9 @@ class Point:
     seed: int = 1
 
     def simulated(self) -> Result:
-        outcome = simulate(self.traffic.at(self.rate), load(self.policy, seed=self.seed), self.fleet.setup(self.seed))
-        found = result(self.policy, outcome, limits=Limits())
+        workload = self.traffic.at(self.rate, self.seed)
+        outcome = simulate(workload, load(self.policy, seed=self.seed), self.fleet.setup(self.seed))
+        found = result(self.policy, outcome, limits=Limits(), has_prefixes=workload.has_prefixes)
         return replace(found, routes=(), tenants=(), ttft_curve_s=())
 
 
@@ -101,6 +90,9 @@ class Curve:
     fleet: Fleet
     rates: tuple[float, ...]
     results: tuple[Result, ...]
+    """Means over the seeds."""
+    spread: tuple[tuple[float, float], ...]
+    """The latency that is limited: least and most of the seeds, by rate."""
     knee: float | None
     """Requests per second at which the limit is met; None when it is broken from the lowest rate on."""
     beyond: bool
@@ -122,6 +114,7 @@ class Sweep:
     """Everything that was found."""
 
     traffic: Traffic
+    seeds: tuple[int, ...]
     limit: Limit
     curves: tuple[Curve, ...]
     needs: tuple[Need, ...]
@@ -144,7 +137,7 @@ def swept(
     policies: Sequence[str],
     *,
     limit: Limit | None = None,
-    seed: int = 1,
+    seeds: Sequence[int] = (1,),
     workers: int | None = None,
     search: bool = True,
     progress: Progress | None = None,
@@ -156,12 +149,18 @@ def swept(
     """
     limit, progress = limit or Limit(), progress or (lambda *_: None)
     rates = sorted(set(rates))
-    notes = traffic.at(rates[-1]).notes
+    notes = traffic.notes(rates[-1], len(seeds))
     for policy in policies:
-        load(policy, seed=seed)
-    points = [Point(traffic, fleet, rate, policy, seed) for fleet in fleets for policy in policies for rate in rates]
+        load(policy, seed=seeds[0])
+    points = [
+        Point(traffic, fleet, rate, policy, seed)
+        for fleet in fleets
+        for policy in policies
+        for rate in rates
+        for seed in seeds
+    ]
     hunts = [
-        Hunt(Point(traffic, fleet, rates[-1], policy, seed), limit)
+        Hunt(tuple(Point(traffic, fleet, rates[-1], policy, seed) for seed in seeds), limit)
         for fleet in {fleet.blocks: fleet for fleet in fleets}.values()
         for policy in (policies if search else ())
     ]
@@ -170,22 +169,28 @@ def swept(
     needs = tuple(one for one in found[: len(hunts)] if isinstance(one, Need))
     results = {point: one for point, one in zip(points, found[len(hunts) :], strict=True) if isinstance(one, Result)}
     curves = tuple(
-        _curve(policy, fleet, rates, [results[Point(traffic, fleet, rate, policy, seed)] for rate in rates], limit)
+        _curve(
+            policy,
+            fleet,
+            rates,
+            [[results[Point(traffic, fleet, rate, policy, seed)] for seed in seeds] for rate in rates],
+            limit,
+        )
         for fleet in fleets
         for policy in policies
     )
-    return Sweep(traffic, limit, curves, needs, notes)
+    return Sweep(traffic, tuple(seeds), limit, curves, needs, notes)
 
 
 @dataclass(frozen=True, slots=True)
 class Hunt:
-    """A search for the fewest replicas, from those of the point's fleet on."""
+    """A search for the fewest replicas, from those of the points' fleet on. There is a point for each seed."""
 
-    point: Point
+    points: tuple[Point, ...]
     limit: Limit
 
     def simulated(self) -> Need:
-        point = self.point
+        point = self.points[0]
         least, most = 0, point.fleet.replicas  # `least` breaks the limit
         while not self._keeps(most):
             if most >= MOST_REPLICAS:
@@ -200,8 +205,9 @@ class Hunt:
         return Need(point.policy, point.rate, point.fleet.blocks, most)
 
     def _keeps(self, replicas: int) -> bool:
-        point = replace(self.point, fleet=replace(self.point.fleet, replicas=replicas))
-        return self.limit.of(point.simulated()) <= self.limit.seconds
+        fleet = replace(self.points[0].fleet, replicas=replicas)
+        found = [self.limit.of(replace(point, fleet=fleet).simulated()) for point in self.points]
+        return sum(found) / len(found) <= self.limit.seconds
 
 
 def compared(needs: Sequence[Need], limit: Limit) -> str:
@@ -253,10 +259,21 @@ def _simulated(job: Point | Hunt) -> Result | Need:
     return job.simulated()
 
 
-def _curve(policy: str, fleet: Fleet, rates: Sequence[float], results: Sequence[Result], limit: Limit) -> Curve:
-    latencies = [limit.of(one) for one in results]
-    knee = knee_of(rates, latencies, limit.seconds)
-    return Curve(policy, fleet, tuple(rates), tuple(results), knee, latencies[-1] <= limit.seconds)
+def _curve(
+    policy: str, fleet: Fleet, rates: Sequence[float], results: Sequence[Sequence[Result]], limit: Limit
+) -> Curve:
+    """`results` of every rate, one for each seed."""
+    seeded = [[limit.of(one) for one in seeds] for seeds in results]
+    latencies = [sum(seeds) / len(seeds) for seeds in seeded]
+    return Curve(
+        policy,
+        fleet,
+        tuple(rates),
+        tuple(averaged(seeds) for seeds in results),
+        tuple((min(seeds), max(seeds)) for seeds in seeded),
+        knee_of(rates, latencies, limit.seconds),
+        latencies[-1] <= limit.seconds,
+    )
 
 
 def knee_of(rates: Sequence[float], latencies_s: Sequence[float], limit_s: float) -> float | None:

@@ -7,7 +7,7 @@ import argparse
 import csv
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,31 +16,47 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from sim.cost import PROFILES
-from sim.curves import Curve, Fleet, Limit, Sweep, Traffic, swept
+from sim.cost import DEFAULT_PROFILE, PROFILES, Profile
+from sim.curves import Curve, Fleet, Limit, Sweep, swept
 from sim.errors import SimError
 from sim.presets import preset_of
 from sim.results import Result
+from sim.traces.opening import read
+from sim.traffic import PresetTraffic, TraceTraffic, Traffic
 
-_OPTIONS = ("requests", "seed", "tenants", "salt", "volatile", "cache_outputs", "replay", "block_tokens")
+_DEFAULT_PRESET = "lesson"
+_PRESET_OPTIONS = ("requests", "tenants", "salt", "volatile", "cache_outputs", "replay", "block_tokens")
+_TRACE_ONLY = ("skip_bad", "trace_block_tokens", "time_unit", "tokenizer")
+_TRACE_OPTIONS = ("requests", "skip_bad", "trace_block_tokens", "time_unit", "tokenize")
+_TRACE_REPLICAS = 4
+_FACTORS = (0.5, 1.0, 2.0, 4.0)
 _POLICIES = "round-robin,user-hash,least-loaded,prefix-aware"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `router sim sweep`."""
     add = parser.add_argument
-    add("--preset", default="lesson", metavar="NAME", help="the kind of traffic (%(default)s)")
-    add("--rate", type=_numbers(float), metavar="R[,R...]", help="requests per second (0.5 to 4 times the preset's)")
-    add("--replicas", type=_numbers(int), metavar="N[,N...]", help="replicas (the preset's)")
-    add("--blocks", type=_numbers(int), metavar="N[,N...]", help="KV blocks of a replica (the preset's)")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--preset", metavar="NAME", help=f"the kind of traffic ({_DEFAULT_PRESET})")
+    source.add_argument(
+        "--trace", type=Path, metavar="FILE", help="a log of requests; its times are stretched to a rate"
+    )
+    add("--rate", type=_numbers(float), metavar="R[,R...]", help="requests per second (0.5 to 4 times the traffic's)")
+    add("--replicas", type=_numbers(int), metavar="N[,N...]", help="replicas (the preset's; 4 for a trace)")
+    add("--blocks", type=_numbers(int), metavar="N[,N...]", help="KV blocks of a replica (the preset's; the profile's)")
     add("--policy", type=_words, default=_words(_POLICIES), metavar="NAME[,NAME...]", help=f"policies ({_POLICIES})")
     add("--profile", metavar="NAME", help="a model on a GPU (the preset's)")
     add("--limit", type=_limit, default=Limit(), metavar="WHAT", help="what a fleet must keep (ttft-p95=1)")
     add("--requests", type=int, metavar="N", help="requests of each simulation (the preset's)")
-    add("--seed", type=int, metavar="N", help="of arrivals, lengths, contents and policies (1)")
+    add("--seed", type=int, default=1, metavar="N", help="of arrivals, lengths, contents and policies (%(default)s)")
+    add("--seeds", type=_count, default=1, metavar="N", help="so many seeds; latencies are their means (%(default)s)")
     add("--block-size", type=int, dest="block_tokens", metavar="N", help="tokens in a block (16)")
     for option in ("--tenants", "--salt", "--volatile", "--cache-outputs", "--replay"):
         add(option, metavar="VALUE", help="as for `router sim`")
+    add("--tokenizer", type=Path, metavar="FOLDER", help="tokenizer for the text of a trace")
+    add("--skip-bad", action="store_true", default=None, help="leave bad rows of a trace out and count them")
+    add("--trace-block-size", dest="trace_block_tokens", type=_count, metavar="N", help="tokens in a trace's block")
+    add("--time-unit", choices=("s", "ms", "us", "ns"), help="unit of a trace's times")
     add("--no-search", action="store_true", help="leave out how many replicas each policy needs")
     add("--workers", type=int, metavar="N", help="processes (one for each core)")
     add("--json", action="store_true", help="print JSON, alone on stdout")
@@ -62,17 +78,13 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _swept(arguments: argparse.Namespace) -> Sweep:
-    known = preset_of(arguments.preset)
-    given = {name: value for name in _OPTIONS if (value := getattr(arguments, name)) is not None}
-    profile = arguments.profile or known.defaults.profile
-    if profile not in PROFILES:
-        raise SimError(f"no profile is named {profile!r}. There are: {', '.join(PROFILES)}")
+    traffic, replicas, blocks, profile, rate = (_of_trace if arguments.trace else _of_preset)(arguments)
     fleets = [
-        Fleet(replicas, blocks, profile)
-        for replicas in arguments.replicas or (known.defaults.replicas,)
-        for blocks in arguments.blocks or (known.defaults.blocks,)
+        Fleet(int(count), int(size), profile.name)
+        for count in arguments.replicas or (replicas,)
+        for size in arguments.blocks or (blocks,)
     ]
-    rates = arguments.rate or tuple(known.options.rate * factor for factor in (0.5, 1.0, 2.0, 4.0))
+    rates = arguments.rate or tuple(rate * factor for factor in _FACTORS)
     with Progress(
         TextColumn("simulating"),
         BarColumn(),
@@ -83,23 +95,64 @@ def _swept(arguments: argparse.Namespace) -> Sweep:
     ) as bar:
         task = bar.add_task("", total=None)
         return swept(
-            Traffic(arguments.preset, tuple(sorted(given.items()))),
+            traffic,
             fleets,
             rates,
             arguments.policy,
             limit=arguments.limit,
-            seed=arguments.seed or 1,
+            seeds=range(arguments.seed, arguments.seed + arguments.seeds),
             workers=arguments.workers,
             search=not arguments.no_search,
             progress=lambda done, of: bar.update(task, completed=done, total=of),
         )
 
 
+_Source = tuple[Traffic, int, int, Profile, float]
+"""Traffic, replicas and blocks where none are given, a profile, and the traffic's own rate."""
+
+
+def _of_preset(arguments: argparse.Namespace) -> _Source:
+    for name in _TRACE_ONLY:
+        if getattr(arguments, name) is not None:
+            raise SimError(f"--{name.replace('_', '-')} has no meaning without --trace")
+    known = preset_of(arguments.preset or _DEFAULT_PRESET)
+    traffic = PresetTraffic(
+        arguments.preset or _DEFAULT_PRESET, tuple(sorted(_given(arguments, _PRESET_OPTIONS).items()))
+    )
+    usual = known.defaults
+    return traffic, usual.replicas, usual.blocks, _profile(arguments.profile or usual.profile), known.options.rate
+
+
+def _of_trace(arguments: argparse.Namespace) -> _Source:
+    for name in ("tenants", "salt", "volatile"):
+        if getattr(arguments, name) is not None:
+            raise SimError(f"--{name} has no meaning with --trace")
+    if arguments.replay not in (None, "timestamps", "think"):
+        raise SimError(f"{arguments.replay!r} is no way to replay a trace; use timestamps or think")
+    profile = _profile(arguments.profile or DEFAULT_PROFILE)
+    trace = read(arguments.trace, text_block_tokens=arguments.block_tokens or 16, **_given(arguments, _TRACE_OPTIONS))
+    traffic = TraceTraffic(
+        trace, arguments.replay or "timestamps", arguments.cache_outputs != "off", arguments.block_tokens
+    )
+    block_tokens = arguments.block_tokens or trace.table.block_tokens
+    return traffic, _TRACE_REPLICAS, max(2, profile.capacity_tokens // block_tokens), profile, traffic.rate
+
+
+def _given(arguments: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
+    return {name: value for name in names if (value := getattr(arguments, name, None)) is not None}
+
+
+def _profile(name: str) -> Profile:
+    if name not in PROFILES:
+        raise SimError(f"no profile is named {name!r}. There are: {', '.join(PROFILES)}")
+    return PROFILES[name]
+
+
 def told(found: Sweep) -> dict[str, Any]:
     """The sweep as one JSON object."""
     return {
-        "preset": found.traffic.preset,
-        "options": dict(found.traffic.options),
+        **found.traffic.told,
+        "seeds": list(found.seeds),
         "limit": asdict(found.limit),
         "curves": [
             {
@@ -108,7 +161,8 @@ def told(found: Sweep) -> dict[str, Any]:
                 "knee": curve.knee,
                 "beyond": curve.beyond,
                 "points": [
-                    {"rate": rate, **_numbers_of(one)} for rate, one in zip(curve.rates, curve.results, strict=True)
+                    {"rate": rate, **_numbers_of(one), "spread": list(spread)}
+                    for rate, one, spread in zip(curve.rates, curve.results, curve.spread, strict=True)
                 ],
             }
             for curve in found.curves
@@ -142,14 +196,12 @@ def _print(found: Sweep) -> None:
     console = Console()
     rates = found.curves[0].rates
     limit = found.limit
-    table = Table(
-        title=f"{limit.quantity.upper()} {limit.point} in seconds by requests/s, preset {found.traffic.preset}"
-    )
+    table = Table(title=f"{limit.quantity.upper()} {limit.point} in seconds by requests/s, {found.traffic.name}")
     for name in ("policy", "replicas", "blocks", *(f"{rate:g}/s" for rate in rates), "hit rate", "knee"):
         table.add_column(name, justify="left" if name == "policy" else "right")
     for curve in found.curves:
         fleet = curve.fleet
-        latencies = (f"{limit.of(one):.3g}" for one in curve.results)
+        latencies = (_latency(limit.of(one), *spread) for one, spread in zip(curve.results, curve.spread, strict=True))
         hit = curve.results[-1].hit_rate
         hit_rate = "unknown" if hit is None else f"{hit:.1%}"
         table.add_row(curve.policy, str(fleet.replicas), str(fleet.blocks), *latencies, hit_rate, _knee(curve))
@@ -159,10 +211,21 @@ def _print(found: Sweep) -> None:
         console.print(sentence, style="bold", highlight=False)
 
 
+def _latency(mean: float, least: float, most: float) -> str:
+    return f"{mean:.3g}" if least == most else f"{mean:.3g} ±{(most - least) / 2:.1g}"
+
+
 def _knee(curve: Curve) -> str:
     if curve.knee is None:
         return f"< {curve.rates[0]:g}"
     return f"> {curve.knee:g}" if curve.beyond else f"{curve.knee:.3g}"
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1 on")
+    return value
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -3,10 +3,11 @@
 import pytest
 
 from policies.errors import UnknownPolicy
-from sim.curves import Fleet, Limit, Need, Traffic, compared, knee_of, swept
+from sim.curves import Fleet, Limit, Need, compared, knee_of, swept
 from sim.presets import PresetError
+from sim.traffic import PresetTraffic
 
-TRAFFIC = Traffic("lesson", (("requests", 300),))
+TRAFFIC = PresetTraffic("lesson", (("requests", 300),))
 FLEET = Fleet(2, 2_000, "llama-3.1-8b-h100")
 LIMIT = Limit("ttft", "p95", 0.25)
 
@@ -76,4 +77,4 @@ def test_what_can_not_be_is_told_before_anything_runs():
     with pytest.raises(UnknownPolicy):
         swept(TRAFFIC, [FLEET], [20.0], ["prefix"], workers=1)
     with pytest.raises(PresetError):
-        swept(Traffic("lessons"), [FLEET], [20.0], ["round-robin"], workers=1)
+        swept(PresetTraffic("lessons"), [FLEET], [20.0], ["round-robin"], workers=1)

@@ -3,6 +3,7 @@
 import argparse
 import csv
 import json
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +41,57 @@ def test_the_table_names_policies_and_knees(capsys):
     assert "round-robin" in told.out
     assert "> 20" in told.out
     assert "simulating" not in told.out
+
+
+def rows_of_a_trace(path: Path) -> str:
+    rows = [
+        {"timestamp": 100 * place, "input_length": 1024 + 512 * (place % 3), "output_length": 20, "hash_ids": ids}
+        for place in range(40)
+        for ids in [list(range(2)) + [10 * place + part for part in range(2, 3 + place % 3)][: place % 3]]
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return str(path)
+
+
+def test_a_trace_is_stretched_to_every_rate(tmp_path, capsys):
+    path = rows_of_a_trace(tmp_path / "log.jsonl")
+    words = ("--policy", "round-robin", "--replicas", "2", "--blocks", "200", "--workers", "1", "--no-search", "--json")
+    assert main(parsed("--trace", path, "--rate", "5,20", *words)) == 0
+    told = capsys.readouterr()
+    found = json.loads(told.out)
+    assert found["trace"] == "log.jsonl"
+    slow, fast = found["curves"][0]["points"]
+    assert slow["requests"] == fast["requests"] == 40
+    assert slow["duration_s"] == pytest.approx(39 / 5, abs=0.5)
+    assert fast["duration_s"] == pytest.approx(39 / 20, abs=0.5)
+    assert "times were stretched to each of the rates" in told.err
+    assert main(parsed("--trace", path, *words)) == 0
+    own = [point["rate"] for point in json.loads(capsys.readouterr().out)["curves"][0]["points"]]
+    assert own == pytest.approx([40 / 3.9 * factor for factor in (0.5, 1, 2, 4)])
+
+
+def test_several_seeds_give_a_mean_and_a_spread(capsys):
+    words = (*SMALL, "--rate", "60", "--no-search", "--json")
+    singly = []
+    for seed in ("1", "2"):
+        assert main(parsed(*words, "--seed", seed)) == 0
+        singly.append(json.loads(capsys.readouterr().out)["curves"][0]["points"][0]["ttft_s"]["p95"])
+    assert main(parsed(*words, "--seeds", "2")) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["seeds"] == [1, 2]
+    point = found["curves"][0]["points"][0]
+    assert point["ttft_s"]["p95"] == pytest.approx(sum(singly) / 2)
+    assert point["spread"] == pytest.approx(sorted(singly))
+    assert main(parsed(*words[:-1], "--seeds", "2")) == 0
+    assert "±" in capsys.readouterr().out
+
+
+def test_what_belongs_to_a_trace_or_a_preset_is_said(tmp_path):
+    path = rows_of_a_trace(tmp_path / "log.jsonl")
+    with pytest.raises(SimError, match="--time-unit has no meaning without --trace"):
+        main(parsed(*SMALL, "--time-unit", "ms"))
+    with pytest.raises(SimError, match="--salt has no meaning with --trace"):
+        main(parsed("--trace", path, "--salt", "user"))
 
 
 def test_an_unknown_profile_is_told():

@@ -193,6 +193,11 @@ async def _metrics(found: Checked, block_tokens: int, client: aiohttp.ClientSess
     found.hash_algorithm = engine.hash_algorithm
     if engine.prefix_caching is False:
         found.problems.append("runs with prefix caching off; start vLLM with --enable-prefix-caching")
+    if engine.external_tokens_total:
+        found.notes.append(
+            "reads a cache outside the engine (a KV connector); such a cache may ignore salts and show one tenant what"
+            " another sent: see that it keeps them apart, or run it without"
+        )
     if engine.capacity_blocks is None:
         found.notes.append("does not tell the size of its cache; give replicas.capacity_blocks in the configuration")
     if engine.block_tokens is not None and engine.block_tokens % block_tokens:

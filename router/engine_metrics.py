@@ -15,11 +15,17 @@ _WAITING = "vllm:num_requests_waiting"
 _KV_USED = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")  # the second until vLLM 0.10
 _QUERIES = ("vllm:prefix_cache_queries", "vllm:gpu_prefix_cache_queries")
 _HITS = ("vllm:prefix_cache_hits", "vllm:gpu_prefix_cache_hits")
+_EXTERNAL = "vllm:external_prefix_cache_queries"
 _CONFIG = "vllm:cache_config_info"
 _STARTED = "process_start_time_seconds"
 
 # Counters end in _total on the wire; versions that print the bare name exist. `_created` series are another metric.
-_NAMES = [_RUNNING, _WAITING, *_KV_USED, *(name + end for name in (*_QUERIES, *_HITS) for end in ("", "_total"))]
+_NAMES = [
+    _RUNNING,
+    _WAITING,
+    *_KV_USED,
+    *(name + end for name in (*_QUERIES, *_HITS, _EXTERNAL) for end in ("", "_total")),
+]
 _LINE = re.compile(
     rf"^({'|'.join(map(re.escape, [*_NAMES, _CONFIG, _STARTED]))})(?:\{{(.*)\}})?[ \t]+(\S+)(?:[ \t]+-?\d+)?[ \t\r]*$",
     re.MULTILINE,
@@ -43,6 +49,8 @@ class EngineMetrics:
     hash_algorithm: str | None = None
     queried_tokens_total: int | None = None
     hit_tokens_total: int | None = None
+    external_tokens_total: int | None = None
+    """Tokens asked for in a cache outside the engine, behind a KV connector; 0 where there is none."""
     started_s: float | None = None
     """Start of the process, seconds since 1970."""
     engines: int = 0
@@ -114,6 +122,7 @@ def parse(text: str, rank: int | None = None) -> EngineMetrics:
         ),
         queried_tokens_total=_total(samples, _QUERIES),
         hit_tokens_total=_total(samples, _HITS),
+        external_tokens_total=_total(samples, (_EXTERNAL,)),
         started_s=min(samples[_STARTED].values()) if samples.get(_STARTED) else None,
         engines=max(1, len(engines)) if samples or configs else 0,
     )

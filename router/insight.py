@@ -19,6 +19,7 @@ from router.families import Built
 from router.gateway import Gateway
 from router.health import Watcher
 from router.http.listener import Serve
+from router.kv_doubts import Doubts
 from router.kv_events import KvEvents
 from router.losses import Losses
 from router.metrics import Metrics
@@ -61,7 +62,7 @@ def counted(
     level = logging.INFO if config.log.requests else logging.DEBUG
     recorder = recording(config, clock, stack)
     accounts = Accounts(metrics, watcher, clock, door, fleet=fleet, request_level=level, recorder=recorder)
-    accounts.ears.append(losses.answered)
+    accounts.ears += [losses.answered, Doubts(events.disbelieved).ended]
     accounts.choice_ears.extend(one.placed for one in shadows)
     return metrics, accounts, losses
 

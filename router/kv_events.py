@@ -23,6 +23,7 @@ from router.kv_feed import CONNECTED, REFUSED, Feed, FeedError
 from router.kv_publisher import Publisher
 from router.kv_sources import AUTO, OFF, REMEDY, Source, configured, told
 from router.kv_standing import ALIAS, APPROXIMATE, EXACT, Standing
+from router.kv_standing import KvState as KvState
 from router.probes import ProbeError
 from router.ranks import rank_of
 
@@ -34,25 +35,6 @@ _QUIET_S = 60.0
 
 Ask = Callable[[str, str], Awaitable[tuple[int, bytes]]]
 """Status and body of a GET: the replica's URL and a path. Raises `ProbeError`."""
-
-
-@dataclass(frozen=True, slots=True)
-class KvState:
-    """What is known of one replica's events: a row of `/state` and the metrics."""
-
-    name: str
-    standing: Standing
-    settled: bool
-    """Whether all that the publishers had to tell so far was heard, or there are none."""
-    buffer_batches: int | None
-    """Batches that can be had again, of the publisher that keeps fewest; None where none tells."""
-    batches: int
-    batches_per_s: float | None
-    """By the engine's clock, of the publisher that sends most, when it was busiest; None where that is not known."""
-    blocks: dict[str, int]
-    """Blocks the events named, by what became of them (`kv_blocks.COUNTED`)."""
-    faults: dict[str, int]
-    """What was wrong (`kv_publisher.FAULTS`)."""
 
 
 @dataclass(slots=True)
@@ -181,6 +163,11 @@ class KvEvents:
             followed.wake.set()
             for feed in followed.feeds:
                 feed.doubted()
+
+    def disbelieved(self, name: str) -> None:
+        """A replica's events told of blocks that it does not have."""
+        for feed in self._followed[name].feeds if name in self._followed else ():
+            feed.disbelieved()
 
     def learnt(self) -> None:
         """The replicas' models are known now, or changed: whoever waits for that need not."""

@@ -61,7 +61,7 @@ class Feed:
         self._unsure = False
         """Whether the publisher must show who it is before its batches count."""
         self._anew = False
-        self._given_up = False
+        self._given_up = self._disbelieved = False
         self._until_s = 0.0
         self._complaints: dict[str, float] = {}
 
@@ -80,6 +80,10 @@ class Feed:
     def doubted(self) -> None:
         """Something else says that the engine is another one: read again all that can be had."""
         self._unsure = self._anew = True
+
+    def disbelieved(self) -> None:
+        """What was told is not there: forget it, and go on with what comes."""
+        self._disbelieved = True
 
     async def run(self) -> None:
         """Until cancelled. Raises `FeedError`."""
@@ -110,6 +114,10 @@ class Feed:
                 self._given_up = False
                 socket.disconnect(self.source.endpoint)
                 socket.connect(self.source.endpoint)
+            if self._disbelieved:
+                self._disbelieved = False
+                await self._paced(self.publisher.disbelieved())
+                self._complain("unfounded", f"{self.publisher.degraded}; forgotten")
             if self._unsure and self.link == CONNECTED:
                 self._unsure = False
                 await self._identified()

@@ -18,7 +18,17 @@ from router.kv_wire import Batch, Event, Removed, Stored, Unusable, WireError, b
 
 _UNREADABLE_IN_A_ROW = 10
 
-FAULTS = ("unreadable", "foreign", "malformed", "unknown", "duplicate", "missed", "restart", "replay_failed")
+FAULTS = (
+    "unreadable",
+    "foreign",
+    "malformed",
+    "unknown",
+    "duplicate",
+    "missed",
+    "restart",
+    "replay_failed",
+    "unfounded",
+)
 """What may be wrong with batches and events; a closed set."""
 
 
@@ -116,6 +126,12 @@ class Publisher:
             self.blocks.cleared()
         else:
             yield from self.blocks.forgotten()
+
+    def disbelieved(self) -> Iterator[None]:
+        """The engine has nothing of what it told: an event is missing that nobody can ask for."""
+        self.faults["unfounded"] += 1
+        yield from self.emptied()
+        self.degraded = "its engine found nothing of what its events had told"
 
     def restarted(self) -> Iterator[None]:
         """A new process publishes: it counts from 0 and holds nothing yet."""

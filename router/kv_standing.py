@@ -26,6 +26,25 @@ class Standing:
     """What is missing of the events, as long as it is; empty when nothing is."""
 
 
+@dataclass(frozen=True, slots=True)
+class KvState:
+    """What is known of one replica's events: a row of `/state` and the metrics."""
+
+    name: str
+    standing: Standing
+    settled: bool
+    """Whether all that the publishers had to tell so far was heard, or there are none."""
+    buffer_batches: int | None
+    """Batches that can be had again, of the publisher that keeps fewest; None where none tells."""
+    batches: int
+    batches_per_s: float | None
+    """By the engine's clock, of the publisher that sends most, when it was busiest; None where that is not known."""
+    blocks: dict[str, int]
+    """Blocks the events named, by what became of them (`kv_blocks.COUNTED`)."""
+    faults: dict[str, int]
+    """What was wrong (`kv_publisher.FAULTS`)."""
+
+
 def recomputed(event: Stored, seeds: Sequence[str] = (FIXED_SEED, "0")) -> Standing | None:
     """What the first blocks of a prompt prove; None for an event that proves nothing (a continuation, extra keys).
 

@@ -119,6 +119,7 @@ async def test_problems_come_with_their_remedy(changes, problem):
     [
         ({"metrics": ""}, "replicas.capacity_blocks"),
         ({"tokenizes": False}, "gets approximate prompts"),
+        ({"metrics": METRICS + 'vllm:external_prefix_cache_queries_total{engine="0"} 640.0\n'}, "a KV connector"),
         ({"details": False, "version": "0.22.1"}, "tells only of hits; router check --probe"),
     ],
 )

@@ -27,6 +27,7 @@ def test_a_busy_server():
         hash_algorithm="sha256",
         queried_tokens_total=466,
         hit_tokens_total=32,
+        external_tokens_total=0,
         started_s=1796007491.44,
         engines=1,
     )

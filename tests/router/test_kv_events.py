@@ -218,6 +218,24 @@ async def test_a_buffer_shorter_than_the_past_is_said(context):
     await engine.close()
 
 
+async def test_what_an_engine_turns_out_not_to_have_is_forgotten(engine):
+    """Its cache was emptied and no event said so: what comes from now on is believed again."""
+    async with following(engine) as followed:
+        await engine.publish(stored(1))
+        await followed.sees((1,), 1)
+        followed.events.disbelieved("r1")
+        followed.events.disbelieved("r9")
+        await followed.sees((1,), 0)
+        assert "found nothing" in followed.state.standing.degraded
+        assert followed.fault("unfounded") == 1
+        await engine.publish(stored(2))
+        await followed.sees((2,), 1)
+        await engine.publish(CLEARED)
+        await engine.publish(stored(3))
+        await followed.sees((3,), 1)
+        assert followed.state.standing.degraded == ""
+
+
 async def test_a_gap_is_asked_for_and_healed_in_order(engine):
     async with following(engine) as followed:
         await engine.publish(stored(1))

@@ -5,7 +5,7 @@ fact that contradicts the book raises `FleetError`: a bug in the shell. Where ti
 seconds of any clock that does not go backward. Not here: health checks, sockets, choosing.
 """
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 
 from policies.copies import Copies
 from policies.correction import Capacity
@@ -246,17 +246,17 @@ class Fleet:
             rows.append(row)
         return tuple(rows)
 
-    def warmest(self, request: Request, without: Container[str]) -> int:
+    def warmest(self, request: Request, without: Collection[str]) -> int:
         """The longest match of the replicas that serve a request, open or closed, but for those in `without`."""
-        serving = [
-            entry
+        if len(without) == len(self._entries) or not request.blocks:
+            return 0
+        matched = self._index.matched(request.blocks)
+        reaches = [
+            self._reach(entry, matched.get(entry.name, 0))
             for entry in self._entries.values()
             if entry.name not in without and entry.present and (entry.models is None or request.model in entry.models)
         ]
-        if not serving or not request.blocks:
-            return 0
-        matched = self._index.matched(request.blocks)
-        return max(self._reach(entry, matched.get(entry.name, 0)) for entry in serving)
+        return max(reaches, default=0)
 
     def load(self, name: str) -> tuple[int, int]:
         """Requests in flight and uncached prompt tokens pending on one replica."""

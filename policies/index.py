@@ -44,6 +44,8 @@ class PrefixIndex:
         self._tree = Tree()
         self._holders: dict[str, Holder] = {}
         self._telling: list[Holder] = []
+        self._known: tuple[Sequence[bytes], Path, int, Found] | None = None
+        """The last look-up, as long as nothing has changed: what is sent was looked up right before."""
 
     def __repr__(self) -> str:
         held = sum(map(self.held_blocks, self._holders))
@@ -54,22 +56,23 @@ class PrefixIndex:
     def joined(self, name: str, capacity_blocks: int | None = None) -> None:
         if name in self._holders:
             raise FleetError(f"replica {name!r} joined the index twice")
+        self._known = None
         self._holders[name] = self._tree.joined(name, capacity_blocks)
 
     def left(self, name: str) -> None:
-        holder = self._holder(name)
+        holder = self._changed(name)
         self._tree.left(holder)
         del self._holders[name]
         self._telling = [other for other in self._telling if other is not holder]
 
     def resized(self, name: str, capacity_blocks: int | None) -> None:
-        holder = self._holder(name)
+        holder = self._changed(name)
         holder.capacity_blocks = capacity_blocks
         self._tree.evict(holder, self._limit(holder))
 
     def cleared(self, name: str) -> None:
         """The replica's cache is empty: it restarted, or was reset."""
-        holder = self._holder(name)
+        holder = self._changed(name)
         self._tree.cleared(holder)
         if holder.copies is not None:
             holder.copies.cleared()
@@ -83,8 +86,8 @@ class PrefixIndex:
         """
         if not blocks:
             return
-        holder = self._holder(name)
-        path, covered = self._tree.path(blocks)
+        path, covered = self._path(blocks)
+        holder = self._changed(name)
         if covered < len(blocks):
             path = self._tree.grown(holder, path, covered, blocks)
         depths = holder.depths
@@ -103,13 +106,13 @@ class PrefixIndex:
 
     def computed(self, name: str, blocks: Sequence[bytes]) -> None:
         """What was expected of this prefix has come true."""
-        holder = self._holder(name)
+        holder = self._changed(name)
         if holder.expected:
             holder.settle(self._tree.path(blocks)[0])
 
     def withdrawn(self, name: str, blocks: Sequence[bytes], kept: int) -> None:
         """What was expected of this prefix beyond its first `kept` blocks will not come; what is computed stays."""
-        holder = self._holder(name)
+        holder = self._changed(name)
         path, _ = self._tree.path(blocks)
         start = sum(depth for _, depth in path)
         for run, depth in reversed(path):
@@ -130,7 +133,7 @@ class PrefixIndex:
         An engine gives up the tail of a chain before its head: what continued the lost part and was not used since the
         prompt was sent is lost too. The prompt itself was computed anew.
         """
-        holder = self._holder(name)
+        holder = self._changed(name)
         path, _ = self._tree.path(blocks)
         lost, end = set(), 0
         for run, depth in path:
@@ -164,7 +167,7 @@ class PrefixIndex:
 
     def telling(self, name: str) -> Copies:
         """What the replica told by events, begun if it told none yet."""
-        holder = self._holder(name)
+        holder = self._changed(name)
         if holder.copies is None:
             holder.copies = Copies()
             self._telling.append(holder)
@@ -172,13 +175,13 @@ class PrefixIndex:
 
     def removed(self, name: str, keys: Iterable[bytes]) -> None:
         """The replica told that it gave up one copy of each of these blocks."""
-        copies = self._holder(name).copies
+        copies = self._changed(name).copies
         if copies is not None:
             copies.removed(keys)
 
     def untold(self, name: str) -> None:
         """Forget what the replica told by events; what was recorded counts again, so it does not start cold."""
-        holder = self._holder(name)
+        holder = self._changed(name)
         holder.copies = None
         self._telling = [other for other in self._telling if other is not holder]
 
@@ -190,7 +193,7 @@ class PrefixIndex:
 
     def matched(self, blocks: Sequence[bytes]) -> dict[str, int]:
         """Leading blocks of a prompt that each replica probably holds; replicas that hold none are absent."""
-        return self._matched(self._tree.path(blocks)[0], blocks)
+        return self.found(blocks).matched
 
     def shared_blocks(self, blocks: Sequence[bytes]) -> int:
         """How many leading blocks of a prompt have been followed by many different continuations."""
@@ -198,9 +201,13 @@ class PrefixIndex:
 
     def found(self, blocks: Sequence[bytes]) -> Found:
         """All that is known of a prompt, by one walk."""
-        path, _ = self._tree.path(blocks)
-        shared, scarce = self._common(path)
-        return Found(self._matched(path, blocks), shared, scarce)
+        known = self._known
+        if known is not None and known[0] is blocks:
+            return known[3]
+        path, covered = self._tree.path(blocks)
+        found = Found(self._matched(path, blocks), *self._common(path))
+        self._known = blocks, path, covered, found
+        return found
 
     def held_blocks(self, name: str) -> int:
         holder = self._holder(name)
@@ -218,6 +225,14 @@ class PrefixIndex:
             return self._holders[name]
         except KeyError:
             raise FleetError(f"the index knows no replica {name!r}") from None
+
+    def _changed(self, name: str) -> Holder:
+        self._known = None
+        return self._holder(name)
+
+    def _path(self, blocks: Sequence[bytes]) -> tuple[Path, int]:
+        known = self._known
+        return (known[1], known[2]) if known is not None and known[0] is blocks else self._tree.path(blocks)
 
     def _limit(self, holder: Holder) -> int:
         return self._unknown_capacity_blocks if holder.capacity_blocks is None else holder.capacity_blocks

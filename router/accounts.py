@@ -115,13 +115,15 @@ class Accounts:
 
     def _judged(self, replica: str, ending: Ending, word: str) -> None:
         """Tell the health table: 4xx is the client's, 429 and 503 mean busy, the rest of 5xx counts."""
-        if word == "cut":
+        if word == "ok":
+            self._watcher.succeeded(replica)
+        elif word == "cut":
             self._watcher.failed(replica, "cut")
         elif ending.status >= 500 and ending.status != 503:
             self._watcher.failed(replica, "status_5xx")
         elif word == "error-event" and not clients_fault(ending.tail):
             self._watcher.failed(replica, "error_event")
-        elif aborted(ending.tail):  # an engine that is shutting down says 200 and gives up what it is sent
+        elif word == "aborted":  # an engine that is shutting down says 200 and gives up what it is sent
             self._watcher.failed(replica, "aborted")
         else:
             self._watcher.succeeded(replica)

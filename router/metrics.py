@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from policies.fleet import Fleet
 from router import __version__
-from router.families import DECISION_BOUNDS_S, Built, Histogram, Labels, counter, folded, gauge, histograms
+from router.families import DECISION_BOUNDS_S, Built, Histogram, Labels, counter, gauge, histograms
 from router.families import FAMILIES as FAMILIES
 from router.health import Watcher
 from router.hysteresis import CLOSED, OPEN, STARTING, TRIAL
@@ -45,34 +45,55 @@ class Outcome(Struct, frozen=True):
     retries: int
 
 
+_TOKENS = ("prompt", "available", "predicted", "delivered", "output")
 _STATES = (STARTING, OPEN, TRIAL, CLOSED)
 
 
-@dataclass(slots=True)
-class _Tokens:
-    """Sums over the requests of one label set."""
+_Key = tuple[str, str, str, str, str, str, str, str]
+"""Of finished requests: route, model, replica, status, outcome, basis, whether cached tokens were told, reason."""
 
+
+@dataclass(slots=True)
+class _Row:
+    """Sums over the requests that are alike in everything a label tells."""
+
+    durations: Histogram
+    """Shared by all rows of a route."""
+    ttfts: Histogram
+    """Shared by all rows of a route and a replica."""
+    requests: int = 0
+    retries: int = 0
     prompt: int = 0
     available: int = 0
     predicted: int = 0
     delivered: int = 0
+    output: int = 0
 
 
 @dataclass(slots=True)
 class _Counts:
     """Everything that only grows."""
 
-    requests: dict[Labels, int] = field(default_factory=dict)
-    choices: dict[Labels, int] = field(default_factory=dict)
+    rows: dict[_Key, _Row] = field(default_factory=dict)
+    refused: dict[Labels, int] = field(default_factory=dict)
     refusals: dict[Labels, int] = field(default_factory=dict)
-    retries: dict[Labels, int] = field(default_factory=dict)
-    tokens: dict[Labels, _Tokens] = field(default_factory=dict)
-    output_tokens: dict[Labels, int] = field(default_factory=dict)
     durations: dict[Labels, Histogram] = field(default_factory=dict)
     ttfts: dict[Labels, Histogram] = field(default_factory=dict)
     decisions: Histogram = field(default_factory=lambda: Histogram(DECISION_BOUNDS_S))
     policy_failures: int = 0
     retries_denied: int = 0
+
+    def row(self, key: _Key) -> _Row:
+        durations = self.durations.setdefault((key[0],), Histogram())
+        return self.rows.setdefault(key, _Row(durations, self.ttfts.setdefault((key[0], key[2]), Histogram())))
+
+    def sums(self, word: str, *places: int) -> list[tuple[Labels, float]]:
+        """One figure of all rows by some of their labels, given by their places in the key."""
+        sums: dict[Labels, float] = {}
+        for key, row in self.rows.items():
+            labels = tuple([key[place] for place in places])
+            sums[labels] = sums.get(labels, 0) + getattr(row, word)
+        return list(sums.items())
 
 
 class Metrics(Collector):
@@ -104,41 +125,41 @@ class Metrics(Collector):
         GCCollector(registry=self._registry)
 
     def __repr__(self) -> str:
-        return f"<Metrics {sum(self._counts.requests.values())} requests>"
+        return f"<Metrics {sum(row.requests for row in self._counts.rows.values())} requests>"
 
     # -- facts -----------------------------------------------------------------------------------------------------
 
     def answered(self, outcome: Outcome) -> None:
         """Book a finished request; a few µs."""
-        counts = self._counts
-        route = self._routes.get(outcome.route, OTHER)
-        model = self._models.get(outcome.model) or self._model(outcome.model)
-        replica = outcome.replica
-        status = self._statuses.get(outcome.status) or self._status(outcome.status)
-        _add(counts.requests, (route, model, replica, status, outcome.outcome), 1)
-        _add(counts.choices, (replica, self._reasons.get(outcome.reason) or self._reason(outcome.reason)), 1)
         delivered = outcome.delivered_tokens
-        key = (route, model, replica, outcome.basis, "no" if delivered is None else "yes")
-        tokens = counts.tokens.get(key)
-        if tokens is None:
-            tokens = counts.tokens[key] = _Tokens()
-        tokens.prompt += outcome.prompt_tokens
-        tokens.available += outcome.available_tokens
-        tokens.predicted += outcome.predicted_tokens
+        key = (
+            self._routes.get(outcome.route, OTHER),
+            self._models.get(outcome.model) or self._model(outcome.model),
+            outcome.replica,
+            self._statuses.get(outcome.status) or self._status(outcome.status),
+            outcome.outcome,
+            outcome.basis,
+            "no" if delivered is None else "yes",
+            self._reasons.get(outcome.reason) or self._reason(outcome.reason),
+        )
+        row = self._counts.rows.get(key) or self._counts.row(key)
+        row.requests += 1
+        row.retries += outcome.retries
+        row.prompt += outcome.prompt_tokens
+        row.available += outcome.available_tokens
+        row.predicted += outcome.predicted_tokens
         if delivered:
-            tokens.delivered += delivered
+            row.delivered += delivered
         if outcome.output_tokens:
-            _add(counts.output_tokens, (route, model, replica), outcome.output_tokens)
-        if outcome.retries:
-            _add(counts.retries, (route,), outcome.retries)
-        _histogram(counts.durations, (route,)).observed(outcome.duration_s)
+            row.output += outcome.output_tokens
+        row.durations.observed(outcome.duration_s)
         if outcome.ttft_s is not None:
-            _histogram(counts.ttfts, (route, replica)).observed(outcome.ttft_s)
+            row.ttfts.observed(outcome.ttft_s)
 
     def refused(self, path: str, status: int, code: str) -> None:
         """Book a request the router answered with an error of its own; `code` is a constant of the error's class."""
         route = self._routes.get(path, OTHER)
-        _add(self._counts.requests, (route, "", "", str(status), "refused"), 1)
+        _add(self._counts.refused, (route, "", "", str(status), "refused"), 1)
         _add(self._counts.refusals, (route, code), 1)
 
     def decided(self, seconds: float) -> None:
@@ -155,15 +176,13 @@ class Metrics(Collector):
     def forgotten(self, replica: str) -> None:
         """The replica has left for good: what was counted of it goes on as `other`, so that series don't pile up."""
         counts = self._counts
-        for kept, at in ((counts.requests, 2), (counts.choices, 0), (counts.output_tokens, 2)):
-            folded(kept, at, replica, OTHER)
-        for key in [key for key in counts.tokens if key[2] == replica]:
-            gone = counts.tokens.pop(key)
-            kept_tokens = counts.tokens.setdefault((*key[:2], OTHER, *key[3:]), _Tokens())
-            for word in ("prompt", "available", "predicted", "delivered"):
-                setattr(kept_tokens, word, getattr(kept_tokens, word) + getattr(gone, word))
-        for key in [key for key in counts.ttfts if key[1] == replica]:
-            del counts.ttfts[key]
+        for key in [key for key in counts.rows if key[2] == replica]:
+            gone = counts.rows.pop(key)
+            kept = counts.row((*key[:2], OTHER, *key[3:]))
+            for word in ("requests", "retries", *_TOKENS):
+                setattr(kept, word, getattr(kept, word) + getattr(gone, word))
+        for labels in [labels for labels in counts.ttfts if labels[1] == replica]:
+            del counts.ttfts[labels]
 
     def also(self, collector: Collector) -> None:
         """Expose what `collector` builds when somebody scrapes; the page does without it."""
@@ -197,19 +216,20 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Built]:
         counts = self._counts
-        yield counter("router_requests_total", counts.requests.items())
-        yield counter("router_choices_total", counts.choices.items())
+        yield counter("router_requests_total", [*counts.sums("requests", 0, 1, 2, 3, 4), *counts.refused.items()])
+        yield counter("router_choices_total", counts.sums("requests", 2, 7))
         yield counter("router_refusals_total", counts.refusals.items())
-        yield counter("router_retries_total", counts.retries.items())
+        yield counter("router_retries_total", _some(counts.sums("retries", 0)))
         yield counter("router_retries_denied_total", [((), counts.retries_denied)])
         yield counter("router_policy_failures_total", [((), counts.policy_failures)])
         yield histograms("router_request_duration_seconds", counts.durations.items())
-        yield histograms("router_ttft_seconds", counts.ttfts.items())
+        yield histograms(
+            "router_ttft_seconds", [(key, ttfts) for key, ttfts in counts.ttfts.items() if any(ttfts.counts)]
+        )
         yield histograms("router_decision_seconds", [((), counts.decisions)])
-        for word in ("prompt", "available", "predicted", "delivered"):
-            sums = [(key, getattr(tokens, word)) for key, tokens in counts.tokens.items()]
-            yield counter(f"router_{word}_tokens_total", sums)
-        yield counter("router_output_tokens_total", counts.output_tokens.items())
+        for word in _TOKENS[:-1]:
+            yield counter(f"router_{word}_tokens_total", counts.sums(word, 0, 1, 2, 5, 6))
+        yield counter("router_output_tokens_total", _some(counts.sums("output", 0, 1, 2)))
         yield from self._of_the_fleet()
         yield from self._of_the_replicas()
         yield from self._of_the_events()
@@ -254,8 +274,6 @@ def _add(counts: dict[Labels, int], key: Labels, amount: int) -> None:
     counts[key] = counts.get(key, 0) + amount
 
 
-def _histogram(histograms: dict[Labels, Histogram], key: Labels) -> Histogram:
-    found = histograms.get(key)
-    if found is None:
-        found = histograms[key] = Histogram()
-    return found
+def _some(sums: Iterable[tuple[Labels, float]]) -> list[tuple[Labels, float]]:
+    """Without what is 0: a series of nothing but that says nothing."""
+    return [(key, value) for key, value in sums if value]

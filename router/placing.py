@@ -33,12 +33,8 @@ class Placed(Struct, frozen=True):
     prompt: Prompt
     view: tuple[Replica, ...]
     choice: Choice
-
-    @property
-    def chosen(self) -> Replica:
-        """The row of the view that was chosen."""
-        name = self.choice.replica
-        return next(replica for replica in self.view if replica.name == name)
+    chosen: Replica
+    """The row of the view that was chosen."""
 
 
 class Placing:
@@ -67,7 +63,7 @@ class Placing:
         view = self._view(request, failed)
         if not view:
             raise nowhere(request, failed)
-        return Placed(request, prompt, view, self._choice(request, view))
+        return Placed(request, prompt, view, *self._choice(request, view))
 
     def rehearsal(self) -> "Placing":
         """A twin for dry runs: it sees the same fleet, and its choices move no dice and no counter of this one.
@@ -97,19 +93,20 @@ class Placing:
             preferred = self._room.of(request, preferred) or self._room.of(request, everybody)
         return preferred or everybody
 
-    def _choice(self, request: Request, view: tuple[Replica, ...]) -> Choice:
+    def _choice(self, request: Request, view: tuple[Replica, ...]) -> tuple[Choice, Replica]:
         try:
             choice = self._policy.choose(request, view)
             if isinstance(choice, str):
                 choice = Choice(choice, "policy")
             for replica in view:
                 if replica.name == choice.replica:
-                    return choice
+                    return choice, replica
             _log.error("the policy chose %r, which was not offered; placed by load instead", choice.replica)
         except Exception:
             _log.exception("the policy failed; this request is placed by load instead")
         self._policy_failed()
-        return Choice(self._fallback.choose(request, view).replica, "policy-failed")
+        name = self._fallback.choose(request, view).replica
+        return Choice(name, "policy-failed"), next(replica for replica in view if replica.name == name)
 
     def explained(self, placed: Placed) -> dict[str, Any]:
         """A decision in words and numbers, without any of the prompt's text."""

@@ -7,7 +7,8 @@ A quote inside JSON text is escaped, so `"usage"` in the reply's own words can't
 """
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 _FIGURE = re.compile(
     rb'"(prompt_tokens|completion_tokens|input_tokens|output_tokens|cached_tokens'
@@ -21,8 +22,7 @@ _CLIENTS_FAULT = re.compile(
 _ABORTED = re.compile(rb'"finish_reason":\s*"abort"')
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """What the engine reports of one request, in tokens."""
 
     prompt_tokens: int | None

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from policies.conformance import sample_request
-from policies.types import Choice
+from policies.types import Choice, Replica
 from router.hits import Hits, Routes
 from router.http.messages import Call
 from router.metrics import Outcome
@@ -38,7 +38,8 @@ def call(*headers: tuple[bytes, bytes]) -> Call:
 
 
 def placed(request) -> Placed:
-    return Placed(request, Prompt(100, request.blocks, "exact"), (), Choice("r1", "prefix"))
+    chosen = Replica("r1", 0, 0, 4, 0, 0, None, 1.0)
+    return Placed(request, Prompt(100, request.blocks, "exact"), (chosen,), Choice("r1", "prefix"), chosen)
 
 
 def ended(hits: Hits, label: str = "a", **changes) -> None:

@@ -17,7 +17,7 @@ from tests.fakes import fake_replica, posted, router_over, until
 CHAT = "/v1/chat/completions"
 REQUEST = replace(sample_request(1, blocks=10), route=CHAT, prompt_tokens=165)
 VIEW = (Replica("r1", 0, 0, 10, 0, 0, None, 1.0), Replica("r2", 0, 0, 3, 0, 0, None, 1.0))
-PLACED = Placed(REQUEST, Prompt(165, REQUEST.blocks, "exact"), VIEW, Choice("r1", "prefix"))
+PLACED = Placed(REQUEST, Prompt(165, REQUEST.blocks, "exact"), VIEW, Choice("r1", "prefix"), VIEW[0])
 
 
 class Says:

@@ -133,7 +133,8 @@ def _of_lists(gap: Gap) -> tuple[str, Sureness] | None:
 
 def _of_messages(gap: Gap) -> tuple[str, Sureness] | None:
     if gap.moved:
-        return "document_order", "likely"
+        named = volatile(gap)  # a value right ahead of texts that changed places is the first thing to mend
+        return named if named is not None and named[1] == "certain" else ("document_order", "likely")
     if any(part.opaque for part in (*gap.a_parts, *gap.b_parts)):
         return "image_first", "certain"
     gone, come = _messages(gap.a_parts), _messages(gap.b_parts)

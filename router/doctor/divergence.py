@@ -152,24 +152,29 @@ def _aligned(a: Sequence[Part], b: Sequence[Part]) -> list[Gap]:
     runs = [(i, j, size, sum([unit.chars for unit in second[j : j + size]])) for i, j, size in pairs]
     runs = [run for run in runs if run[3]]
     found: list[Gap] = []
+    within: list[set[str]] = []
     gone: Counter[str] = Counter()
     come: Counter[str] = Counter()
     i_end = j_end = ahead
     for place, (i, j, size, chars) in enumerate(runs):
         later = sum([run[3] for run in runs[place:]])
         gap = _gap(a, b, (first[i_end:i], second[j_end:j]), (first[i], second[j]), chars, later)
+        texts = (_stripped(a, first[i_end:i]), _stripped(b, second[j_end:j]))
         if gap is not None:
             found.append(gap)
-        gone.update(_stripped(a, first[i_end:i]))
-        come.update(_stripped(b, second[j_end:j]))
+            within.append({*texts[0], *texts[1]})
+        gone.update(texts[0])
+        come.update(texts[1])
         i_end, j_end = i + size, j + size
     gone.update(_stripped(a, first[i_end:]))
     come.update(_stripped(b, second[j_end:]))
     moved = sum([len(text) * count for text, count in (gone & come).items()])
     if found and moved > max(_LEAST_MOVED, 0.5 * sum([len(text) * count for text, count in gone.items()])):
-        later = found[0].later_chars + moved
+        swapped = set(gone & come)
+        at = next((place for place, texts in enumerate(within) if texts & swapped), 0)
+        later = found[at].later_chars + moved
         total = sum([len(part.text) for part in b])
-        return [replace(found[0], moved=True, end_chars=total, run_chars=later, later_chars=later)]
+        return [*found[:at], replace(found[at], moved=True, end_chars=total, run_chars=later, later_chars=later)]
     return found
 
 

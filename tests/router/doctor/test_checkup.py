@@ -13,7 +13,18 @@ from hypothesis import strategies as st
 from router.doctor.checkup import Doctor
 from router.doctor.findings import kinds
 from router.doctor.parts import asked
-from tests.router.doctor.traffic import BREAKERS, CHAT, broken, chats, diagnosed, found, hits, prose, truncated
+from tests.router.doctor.traffic import (
+    BREAKERS,
+    CHAT,
+    broken,
+    chats,
+    diagnosed,
+    found,
+    hits,
+    moment,
+    prose,
+    truncated,
+)
 
 RECORDED = json.loads((Path(__file__).parents[2] / "recordings/doctor_prefix_breakers.json").read_text("utf-8"))
 TRACES = Path(os.environ.get("ROUTER_TEST_TRACES", Path(__file__).parents[4] / "shared"))
@@ -53,6 +64,19 @@ MENDED = sorted(set(BREAKERS) - {"model", "template", "tool set", "clock in a to
 def test_mending_saves_most_of_what_is_lost(name):
     (one,) = found(diagnosed(broken(name)))
     assert one.saved_tokens > 0.5 * one.lost_tokens
+
+
+def test_a_clock_ahead_of_shuffled_texts_is_told_apart_from_them():
+    bodies = broken("texts")
+    for number, body in enumerate(bodies):
+        clock = f"Current time: {moment(number)}\nAnswer by these documents alone, and say which of them told you.\n"
+        body["messages"][1]["content"] = clock + body["messages"][1]["content"]
+    first, second = found(diagnosed(bodies))
+    assert [(one.cause.kind, one.path) for one in (first, second)] == [
+        ("timestamp", "messages[1].content"),
+        ("document_order", "messages[1].content"),
+    ]
+    assert first.offset < 40 < second.offset
 
 
 def test_a_history_cut_at_its_beginning_is_found():

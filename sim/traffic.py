@@ -76,7 +76,7 @@ class TraceTraffic:
         """The trace's own; 1 where it has no times."""
         known = self.trace.table.time_s[~np.isnan(self.trace.table.time_s)]
         spent_s = float(known.max() - known.min()) if len(known) else 0.0
-        return len(known) / spent_s if spent_s and not self.trace.format.sessions_begin_at_zero else 1.0
+        return len(known) / spent_s if spent_s and not self.trace.sessions_begin_at_zero else 1.0
 
     def at(self, rate: float, seed: int = 1) -> Workload:
         del seed

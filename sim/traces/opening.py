@@ -31,7 +31,8 @@ class Trace:
     """A file that was read."""
 
     path: Path
-    format: Format
+    format: str
+    sessions_begin_at_zero: bool
     table: Table
     skipped: tuple[tuple[str, int], ...]
     """Reasons of bad rows, with how many there were."""
@@ -106,7 +107,8 @@ def read(
     if not len(builder):
         raise TraceError(f"{path}: holds no request ({known.name}){_listed(skipped + left_out, ': ')}")
     table = builder.finished()
-    return Trace(path, known, table, tuple(sorted(skipped.items())), _told(known, builder, texts, skipped, left_out))
+    notes = _told(known, builder, texts, skipped, left_out)
+    return Trace(path, known.name, known.sessions_begin_at_zero, table, tuple(sorted(skipped.items())), notes)
 
 
 def _good(
@@ -198,7 +200,7 @@ def workload_of(
         sizes(table.block_tokens, size)
     sessions, continued, notes = _sessions(table, answers=cache_outputs)
     named = sessions is table.session
-    when = timed(table, sessions, pace, from_zero=trace.format.sessions_begin_at_zero, named=named)
+    when = timed(table, sessions, pace, from_zero=trace.sessions_begin_at_zero, named=named)
     arrivals = TraceArrivals(table, when, sessions, continued if cache_outputs else None, size)
     return Workload(
         name=trace.path.name,
@@ -237,10 +239,10 @@ def summary_of(trace: Trace) -> TraceSummary:
     table = trace.table
     sessions, _, notes = _sessions(table, answers=False)
     known = table.time_s[~np.isnan(table.time_s)]
-    spent = float(known.max() - known.min()) if len(known) and not trace.format.sessions_begin_at_zero else None
+    spent = float(known.max() - known.min()) if len(known) and not trace.sessions_begin_at_zero else None
     hits = replayed(table.prompts(), table.block_tokens, [InfiniteCache()]) if table.has_prefixes else None
     return TraceSummary(
-        format=trace.format.name,
+        format=trace.format,
         requests=len(table),
         sessions=len(sessions.names) or None,
         duration_s=spent,

@@ -1,6 +1,7 @@
 """What a sweep sends: the same requests at every rate, of a seed where seeds mean something."""
 
 import json
+import pickle
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,11 @@ def test_a_trace_keeps_its_requests_and_stretches_its_times(trace):
     assert [one.keys for one in slow] == [one.keys for one in fast]
     assert slow[-1].time_s == pytest.approx(8.0)
     assert fast[-1].time_s == pytest.approx(2.0)
+
+
+def test_it_goes_to_other_processes(trace):
+    there = pickle.loads(pickle.dumps(trace))  # noqa: S301 made here
+    assert list(there.at(2.0).arrivals) == list(trace.at(2.0).arrivals)
 
 
 def test_every_seed_of_a_trace_is_the_same(trace):

@@ -117,8 +117,8 @@ class Accounts:
         """Tell the health table: 4xx is the client's, 429 and 503 mean busy, the rest of 5xx counts."""
         if word == "ok":
             self._watcher.succeeded(replica)
-        elif word == "cut":
-            self._watcher.failed(replica, "cut")
+        elif not ending.whole:
+            self._watcher.failed(replica, "silent" if ending.given_up else "cut")
         elif ending.status >= 500 and ending.status != 503:
             self._watcher.failed(replica, "status_5xx")
         elif word == "error-event" and not clients_fault(ending.tail):
@@ -133,7 +133,7 @@ def _word(ending: Ending | None) -> str:
     if ending is None:
         return "client-left"
     if not ending.whole:
-        return "cut"
+        return "given-up" if ending.given_up else "cut"
     if ending.status >= 400:
         return "client-error" if ending.status < 500 else "replica-error"
     if ending.event_stream and error_event(ending.tail):

@@ -175,6 +175,7 @@ _WORDS = {
     "lost": "closed the connection without an answer",
     "timed_out": "did not begin to answer in time",
     "cut": "broke off its reply",
+    "silent": "fell silent in its reply",
     "status_5xx": "answered with a server error",
     "error_event": "answered with an error event",
 }

@@ -82,7 +82,7 @@ class Tracing:
             return
         known = {name: value for name, value in _attributes(placed, outcome).items() if value is not None}
         span.set_attributes(known)
-        if outcome.status >= 500 or outcome.outcome in ("cut", "error-event"):
+        if outcome.status >= 500 or outcome.outcome in ("cut", "given-up", "error-event"):
             span.set_attribute("error.type", outcome.outcome if outcome.status < 500 else str(outcome.status))
             span.set_status(Status(StatusCode.ERROR))
 

@@ -256,14 +256,14 @@ class ReplicaConnection(asyncio.Protocol):
         """A reply that ends with its connection can't be told from a cut one, unless it is a stream and said so."""
         return not self._event_stream or any(end in self._before_last + self._last for end in _ENDS)
 
-    def _broke_off(self, detail: str) -> None:
+    def _broke_off(self, detail: str, *, given_up: bool = False) -> None:
         reply = self._reply
         if reply is None:
             return
         self.transport.abort()
         if self._headed:
             # Told before the client's connection goes: its loss would look like a client that left.
-            self._end(whole=False, detail=detail)
+            self._end(whole=False, detail=detail, given_up=given_up)
             reply.abort()
         else:
             self.given_up(BrokenOff(detail) if self._head else Lost(detail))
@@ -280,11 +280,11 @@ class ReplicaConnection(asyncio.Protocol):
         if not self._ending.done():
             self._ending.set_exception(error)
 
-    def _end(self, *, whole: bool, detail: str = "") -> None:
+    def _end(self, *, whole: bool, detail: str = "", given_up: bool = False) -> None:
         self._reply = None
         if not self._ending.done():
             tail = (self._before_last[-_TAIL_BYTES:] + self._last)[-2 * _TAIL_BYTES :]
-            self._ending.set_result(Ending(self._status, whole, detail, self._event_stream, tail))
+            self._ending.set_result(Ending(self._status, whole, detail, self._event_stream, tail, given_up))
 
     # -- pace ------------------------------------------------------------------------------------------------------
 
@@ -314,7 +314,7 @@ class ReplicaConnection(asyncio.Protocol):
     def cut_off(self, detail: str) -> None:
         """The replica will say no more: break the exchange off, or let another replica have it."""
         if self._headed:
-            self._broke_off(detail)
+            self._broke_off(detail, given_up=True)
         else:
             self.given_up(TimedOut(detail))
 

@@ -70,6 +70,8 @@ class Ending(Struct, frozen=True):
     event_stream: bool
     tail: bytes
     """The end of the body, for reading usage; at most about 64 KiB."""
+    given_up: bool = False
+    """The router broke it off, for the replica's silence or its leaving; else the replica did."""
 
 
 class Ear(Protocol):

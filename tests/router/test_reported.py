@@ -66,6 +66,25 @@ def test_nothing_ends_a_stream_for_its_age_alone():
     assert config.timeouts.idle_s is None or config.timeouts.idle_s >= 300
 
 
+async def test_a_stream_that_fell_silent_is_told_apart_from_one_that_broke():
+    async def silent(exchange) -> None:
+        await exchange.send(STREAM + EVENT * 3)
+        await exchange.left()
+
+    async def broken(exchange) -> None:
+        await exchange.send(STREAM + EVENT * 3)
+        exchange.cut()
+
+    async with fake_replica(silent) as replica, router_over(replica, timeouts__idle_s=0.05) as up:
+        for word, kind, answer in (("given-up", "silent", silent), ("cut", "cut", broken)):
+            replica.answer = answer
+            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                await posted(up.url)
+            await until(lambda: load_of(up) == IDLE)
+            assert f'outcome="{word}"'.encode() in up.metrics.exposition()
+            assert up.watcher.states()[0].failures[kind] == 1
+
+
 @pytest.mark.parametrize("how", ["cut", "close"])
 async def test_a_stream_that_broke_leaves_the_loop_idle(how, monkeypatch):
     turns = 0

@@ -119,7 +119,7 @@ async def test_silent_streams_of_a_replica_that_refuses_connections_are_broken_o
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await client.exactly(1000)
         await until(lambda: load_of(up) == IDLE)
-        assert 'outcome="cut"' in up.metrics.exposition().decode()
+        assert 'outcome="given-up"' in up.metrics.exposition().decode()
 
 
 # -- one replica, by its sockets' words --------------------------------------------------------------------------------

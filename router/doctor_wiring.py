@@ -5,6 +5,7 @@ The one rule: they look on; a fault of theirs never fails a request. Not here: t
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +64,8 @@ def _doctor(config: Config, clock: Callable[[], float]) -> "Live | None":
         return None
     from router.doctor.live import Live
 
-    return Live(clock, keep_text=config.doctor.keep_text, block_tokens=config.block_tokens)
+    kept, size = config.doctor.keep_text, config.block_tokens
+    return Live(clock, cpu_clock=time.thread_time, keep_text=kept, block_tokens=size)
 
 
 def _shown(live: "Live") -> web.RouteDef:

@@ -69,6 +69,11 @@ def test_looks_are_paid_for():
     assert 1 <= route["looked_at"] < 30
 
 
+def test_looks_are_paid_for_by_the_processor_and_not_by_the_machine():
+    doctor = looked(broken("clock", users=100), Clock(0.001), cpu_clock=Clock(1e-7))
+    assert doctor.document()["routes"][0]["looked_at"] == 300
+
+
 def test_no_text_is_kept():
     doctor = looked(broken("request id"))
     kept = repr(orjson.dumps(doctor.document())) + repr([route.ring for route in doctor._routes.values()])

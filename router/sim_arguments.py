@@ -53,6 +53,7 @@ def _traffic_arguments(parser: Any) -> None:
         choices=("timestamps", "think"),
         help="send by the clock, or when the user has read the answer before",
     )
+    add("--describe", action="store_true", help="tell what a trace holds, and simulate nothing")
     add("--tokenizer", type=Path, metavar="FOLDER", help="tokenizer for the text of a trace")
     add("--skip-bad", action="store_true", default=None, help="leave bad rows of a trace out and count them")
     add(

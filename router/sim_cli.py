@@ -35,7 +35,9 @@ def run(arguments: Arguments) -> int:
         more: Callable[[Arguments], int] | None = getattr(arguments, "sim_main", None)
         if more is not None and getattr(arguments, "tokenizer", None) is not None:
             arguments.tokenize = _tokenize(arguments.tokenizer)
-        return more(arguments) if more is not None else _compared(arguments)
+        if more is None:
+            return _described(arguments) if arguments.describe else _compared(arguments)
+        return more(arguments)
     except PresetError as error:
         raise UsageError(str(error)) from error
     except SimError as error:
@@ -65,6 +67,31 @@ def _compared(arguments: Arguments) -> int:
     if is_lesson:
         comparison = replace(comparison, lesson=lesson_rows(arguments.seed))
     _printed(comparison, arguments)
+    return 0
+
+
+def _described(arguments: Arguments) -> int:
+    from router.errors import UsageError
+    from sim import report_trace
+    from sim.traces.opening import read
+    from sim.traces.statistics import statistics
+
+    if arguments.trace is None:
+        raise UsageError("--describe tells what a trace holds: name one with --trace")
+    options = _given(arguments, (*TRACE_OPTIONS, "requests"))
+    if arguments.tokenizer is not None:
+        options["tokenize"] = _tokenize(arguments.tokenizer)
+    with _reading(arguments.trace) as told:
+        trace = read(arguments.trace, text_block_tokens=arguments.block_size or 16, progress=told, **options)
+    found = statistics(trace)
+    if arguments.json:
+        sys.stdout.write(report_trace.as_json(found))
+    else:
+        from rich.console import Console
+
+        Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(report_trace.table(found))
+    for note in found.notes:
+        sys.stderr.write(f"router: note: {note}\n")
     return 0
 
 

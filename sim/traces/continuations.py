@@ -44,7 +44,7 @@ class Continuations:
 
 def continuations(table: Table, order: Ints) -> Continuations:
     """Go through the rows in `order`, which is that of time."""
-    heads = _heads(table)
+    heads = common_blocks(table)
     tail_of = np.full(table.space + 1, -1, np.int64)
     before = np.full(len(table), -1, np.int64)
     answered_by = np.full(len(table), -1, np.int64)
@@ -66,7 +66,7 @@ def continuations(table: Table, order: Ints) -> Continuations:
     return Continuations(order, before, answered_by)
 
 
-def _heads(table: Table) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+def common_blocks(table: Table) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
     """Which blocks too many prompts have for them to tell a session."""
     change = np.zeros(table.space + 2, np.int64)
     np.add.at(change, table.firsts, 1)

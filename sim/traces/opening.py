@@ -230,6 +230,12 @@ def _sessions(table: Table, *, answers: bool) -> tuple[Names, Continuations | No
     return continued.sessions(), continued, (*notes, "sessions are inferred from prompts that continue each other")
 
 
+def sessions_of(table: Table) -> tuple[Names, tuple[str, ...]]:
+    """Sessions as the trace names them, else as inferred, and what must be said of them."""
+    sessions, _, notes = _sessions(table, answers=False)
+    return sessions, notes
+
+
 def describe(path: str | Path, **options: Any) -> TraceSummary:
     """A trace in numbers; `options` are those of `read`. Raises `TraceError`."""
     return summary_of(read(path, **options))

@@ -260,6 +260,22 @@ def test_a_preset_that_cant_be_had_ends_with_2(capsys, words, said):
     assert said in err
 
 
+def test_a_trace_is_described_and_nothing_simulated(capsys, trace):
+    out, _ = told(capsys, "--trace", trace, "--describe")
+    assert "ideal hit rate" in out
+    assert "TTFT" not in out
+    document = json.loads(told(capsys, "--trace", trace, "--describe", "--json").out)
+    assert document["requests"] == 60
+    assert document["prefixes"]["unique_ids"] == 1 + 4 * 15
+    _, err = told(capsys, "--preset", "chat", "--describe", code=2)
+    assert "name one with --trace" in err
+
+
+def test_a_trace_is_swept_in_several_processes(capsys, trace):
+    words = ("--trace", trace, "--rate", "20,40", "--policy", "round-robin", "--no-search", "--workers", "2", "--json")
+    assert json.loads(told(capsys, "sweep", *words).out)["trace"] == "mooncake.jsonl"
+
+
 def test_a_sweep_stands_beside_it(capsys):
     words = ("--preset", "api", "--requests", "30", "--rate", "20,40", "--policy", "round-robin", "--no-search")
     assert json.loads(told(capsys, "sweep", *words, "--workers", "1", "--json").out)

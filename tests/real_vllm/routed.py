@@ -87,7 +87,7 @@ class _Outcomes(logging.Handler):
 @asynccontextmanager
 async def routed(engines: Engines, listeners: dict[str, Listener], **settings: Any) -> AsyncIterator[Routed]:
     """A router that has read the model's tokenizer and the engines' events so far."""
-    flags: dict[str, Any] = {"listen.port": 0, "admin.port": 0, "log.requests": True, "timeouts.hung_s": 10}
+    flags: dict[str, Any] = {"listen.port": 0, "admin.port": 0, "log.requests": True}
     flags["replicas"] = ",".join(f"{engine.name}={engine.url}" for engine in engines.all)
     config, _ = load(flags={name: ("test", value) for name, value in (flags | settings).items()})
     async with running(config) as up, aiohttp.ClientSession(up.url) as client:

@@ -53,6 +53,14 @@ def share_predicted(outcomes: list[dict[str, Any]], what: str, measured: list[st
     return 1 - len(wrong) / len(outcomes)
 
 
+def answered(reply: bytes) -> str:
+    """The text of a chat's reply, streamed or whole."""
+    if reply.startswith(b"{"):
+        return str(json.loads(reply)["choices"][0]["message"]["content"])
+    events = [json.loads(line[6:]) for line in reply.splitlines() if line.startswith(b"data: {")]
+    return "".join(choice["delta"].get("content") or "" for event in events for choice in event["choices"])
+
+
 async def test_tokens_and_hashes_are_exact(engines: Engines, listeners: Listeners) -> None:
     async with routed(engines, listeners) as found:
         traffic = Traffic(1)
@@ -96,6 +104,30 @@ async def test_without_events_what_is_predicted_is_delivered(
     async with routed(engines, listeners, kv_events="off") as found:
         outcomes = await sequential(found, Traffic(3), 120)
         assert share_predicted(outcomes, "without events", measured) >= 0.95
+
+
+async def test_answers_are_known_for_the_next_turn(engines: Engines, listeners: Listeners, measured: list[str]) -> None:
+    """Without events, streamed or not: what a turn generated is predicted for the next one, which repeats it."""
+    async with routed(engines, listeners, kv_events="off") as found:
+        (root,) = found.up.gateway.models.roots
+        reader = found.up.readers.of(root)
+        assert isinstance(reader, LocalReader)
+        digits_and_end = reader.tokenizer.encode([*"0123456789", "<|im_end|>"])  # digits are tokens of their own
+        allowed = [int.from_bytes(ids, "little") for ids in digits_and_end]
+        traffic, repeated = Traffic(13), []
+        for conversation in range(6):
+            messages = [{"role": "system", "content": traffic.words(30)}]
+            for turn in range(4):
+                messages.append({"role": "user", "content": traffic.words(5)})
+                body = {"model": "tiny", "messages": messages, "max_tokens": 300, "allowed_token_ids": allowed}
+                body |= {"min_tokens": 40, "temperature": 1.0, "seed": 100 * conversation + turn}
+                if turn % 2 == 0:
+                    body |= {"stream": True, "stream_options": {"include_usage": True}}
+                status, answer = await found.post(CHAT, body)
+                assert status == 200, answer
+                messages.append({"role": "assistant", "content": answered(answer)})
+                repeated += [found.outcomes[-1]] if turn else []
+        assert share_predicted(repeated, "answers, without events", measured) >= 0.95
 
 
 async def test_a_burst_of_equal_prompts_stays_together(engines: Engines, listeners: Listeners) -> None:

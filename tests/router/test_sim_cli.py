@@ -71,9 +71,9 @@ def test_the_cache_is_as_large_as_the_profile_says(capsys, trace):
 
 def test_the_routers_belief_reaches_the_run(capsys, trace):
     words = ("--index", "events", "--event-lag", "0.5", "--event-loss", "0.1", "--index-capacity", "2")
-    belief = compared(capsys, trace, *words, "--no-speculative", "--knows-answers", "--report-every", "0")["setup"][
-        "belief"
-    ]
+    belief = compared(
+        capsys, trace, *words, "--no-speculative", "--knows-answers", "--no-correction", "--report-every", "0"
+    )["setup"]["belief"]
     assert belief == {
         "source": "events",
         "lag_s": 0.5,
@@ -81,6 +81,7 @@ def test_the_routers_belief_reaches_the_run(capsys, trace):
         "capacity_factor": 2.0,
         "speculative": False,
         "knows_answers": True,
+        "corrected": False,
         "report_every_s": 0.0,
     }
 

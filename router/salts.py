@@ -20,6 +20,7 @@ from router.tenant_keys import Tenant
 VARIABLE = "ROUTER_SALT_SECRET"
 LEAST_BYTES = 32
 SALT_CHARACTERS = 43
+_MOST_KNOWN = 20_000
 _PURPOSE = b"prefix-router cache_salt 1"
 _MOVE = b"prefix-router salt rotation 1"
 _REMEDY = "make one: `openssl rand -base64 48`"
@@ -28,7 +29,7 @@ _REMEDY = "make one: `openssl rand -base64 48`"
 class Salts:
     """The salts of all tenants under one secret, or on the way from an older one to it."""
 
-    __slots__ = ("_older", "_overlap_s", "_secret", "_since_s")
+    __slots__ = ("_known", "_older", "_overlap_s", "_secret", "_since_s")
 
     def __init__(self, secret: bytes, older: bytes | None = None, *, since_s: float = 0.0, overlap_s: float = 0.0):
         """Tenants move from `older` within `overlap_s` seconds after `since_s` (seconds since 1970)."""
@@ -36,18 +37,32 @@ class Salts:
         self._older = older if overlap_s > 0 else None
         self._since_s = since_s
         self._overlap_s = overlap_s
+        self._known: dict[tuple[bool, str], tuple[float, str, str]] = {}
+        """Of tenants and groups that were seen: when they move, and the salts before and from then on."""
 
     def __repr__(self) -> str:
         return "<Salts under one secret>" if self._older is None else "<Salts moving to a new secret>"
 
     def of(self, tenant: Tenant, now_s: float) -> str:
         """The salt at `now_s` seconds since 1970. Tenants of one group have one."""
-        kind, name = (b"group", tenant.salt_group) if tenant.salt_group else (b"tenant", tenant.name)
-        framed = _framed(kind) + _framed(name.encode("utf-8", "surrogatepass"))
-        secret = self._secret
-        if self._older is not None and now_s < self._since_s + self._overlap_s * _share(secret, framed):
-            secret = self._older
-        return urlsafe_b64encode(hmac.digest(secret, _PURPOSE_FRAMED + framed, "sha256"))[:SALT_CHARACTERS].decode()
+        key = (True, tenant.salt_group) if tenant.salt_group else (False, tenant.name)
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            known = self._known[key] = self._made(*key)
+        return known[1] if now_s < known[0] else known[2]
+
+    def _made(self, grouped: bool, name: str) -> tuple[float, str, str]:
+        framed = _framed(b"group" if grouped else b"tenant") + _framed(name.encode("utf-8", "surrogatepass"))
+        salt = _salt(self._secret, framed)
+        if self._older is None:
+            return 0.0, salt, salt
+        return self._since_s + self._overlap_s * _share(self._secret, framed), _salt(self._older, framed), salt
+
+
+def _salt(secret: bytes, framed: bytes) -> str:
+    return urlsafe_b64encode(hmac.digest(secret, _PURPOSE_FRAMED + framed, "sha256"))[:SALT_CHARACTERS].decode()
 
 
 def _framed(data: bytes) -> bytes:

@@ -54,6 +54,15 @@ def test_tenants_move_to_a_new_secret_a_few_at_a_time():
     assert all(moving.of(group[0], now_s) == moving.of(group[1], now_s) for now_s in range(1000, 1101, 5))
 
 
+def test_salts_that_are_remembered_are_bounded(monkeypatch):
+    monkeypatch.setattr("router.salts._MOST_KNOWN", 10)
+    remembering = Salts(NEW)
+    for number in (*range(100), *range(100)):
+        tenant = Tenant(f"t{number}")
+        assert remembering.of(tenant, 0.0) == remembering.of(tenant, 9.0) == Salts(NEW).of(tenant, 0.0)
+    assert len(remembering._known) <= 10
+
+
 def test_a_file_holds_the_secret_and_perhaps_the_older_one(tmp_path):
     file = tmp_path / "secret"
     file.write_bytes(NEW + b"\n")

@@ -436,6 +436,42 @@ def test_events_are_a_replica_s_word() -> None:
         fleet.removed("r9", A.blocks)
 
 
+def test_many_blocks_of_a_replica_are_entered_at_once() -> None:
+    fleet = fleet_of("r1")
+    assert not fleet.tells("r1")
+    assert matched(fleet, A) == {"r1": 0}
+    for count in (3, 2):
+        told = fleet.telling("r1")
+        if count == 3:
+            for before, key in zip((None, *A.blocks), A.blocks[:3], strict=False):
+                told.stored_one(key, before)
+        else:
+            told.removed_one(A.blocks[2])
+        assert matched(fleet, A) == {"r1": count}, "no view from before is shown"
+    assert fleet.tells("r1")
+    fleet.untold("r1")
+    told.stored_one(A.blocks[2], A.blocks[1])  # whoever still has it changes nothing
+    assert matched(fleet, A) == {"r1": 0}
+    with pytest.raises(FleetError, match="no replica 'r9'"):
+        fleet.telling("r9")
+
+
+def test_an_answer_may_be_known_later_than_done() -> None:
+    fleet = fleet_of("r1", "r2")
+    fleet.sent(A, "r1")
+    fleet.first_token(A)
+    fleet.done(A)
+    longer = replace(A, id="longer", blocks=(*A.blocks, b"x" * 16, b"y" * 16))
+    assert matched(fleet, longer) == {"r1": 10, "r2": 0}
+    fleet.answered("r1", A, ())
+    fleet.answered("r1", A, longer.blocks[10:])
+    assert matched(fleet, longer) == {"r1": 12, "r2": 0}
+    fleet.left("r1")
+    fleet.answered("r1", A, longer.blocks[10:])
+    fleet.answered("r9", A, longer.blocks[10:])
+    assert matched(fleet, longer) == {"r2": 0}
+
+
 def test_a_burst_that_fails_leaves_nothing() -> None:
     fleet = fleet_of("r1")
     burst = [request(f"burst-{number}", 10, own=number % 3) for number in range(6)]

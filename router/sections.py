@@ -142,7 +142,7 @@ class TimeLimits(Section):
         default=None, description="longest wait for a replica's first byte; none is no limit"
     )
     idle_s: Seconds | None = Field(
-        default=300.0, description="longest silence in the middle of a reply; none is no limit"
+        default=600.0, description="longest silence in the middle of a reply; none is no limit"
     )
     client_head_s: Seconds | None = Field(
         default=30.0, description="how long a client may take over the head of a request; none is no limit"

@@ -56,7 +56,7 @@ class Timeouts:
 
     connect_s: float = 5.0
     first_byte_s: float | None = None
-    idle_s: float | None = 300.0
+    idle_s: float | None = 600.0
 
 
 class Ending(Struct, frozen=True):

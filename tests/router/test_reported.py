@@ -63,7 +63,7 @@ def test_nothing_ends_a_stream_for_its_age_alone():
     }
     assert config.timeouts.connect_s is not None
     assert config.timeouts.first_byte_s is None
-    assert config.timeouts.idle_s is None or config.timeouts.idle_s >= 300
+    assert config.timeouts.idle_s is None or config.timeouts.idle_s >= 600
 
 
 async def test_a_stream_that_fell_silent_is_told_apart_from_one_that_broke():

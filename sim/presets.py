@@ -92,7 +92,7 @@ PRESETS: dict[str, Preset] = {
         "sessions of coding agents with thinking in between, nearly all of a prompt is history",
         "statistics of the WEKA Claude Code sessions (kv-cache-tester), 128 k tokens of context, pauses up to 60 s",
         agents,
-        Options(5_000, 1.5, replay="think"),
+        Options(5_000, 1.05, replay="think"),
         PresetDefaults(8, 19_208, _32B),
         notes=("how many tools of an agent's head are everybody's is not in the source: 75 % of it is assumed",),
     ),

@@ -85,18 +85,21 @@ def paced(openings: Iterator[Opening], times: Iterable[float], options: Options)
 
 
 def started(openings: Iterable[tuple[float, Opening]], options: Options) -> Iterator[Arrival]:
-    """Conversations that begin at their own times, in their order, until there are as many requests as asked for."""
+    """Conversations that begin at their own times, in their order, until there are as many requests as asked for.
+
+    All of their turns must be as many.
+    """
     due: list[tuple[float, int, _Conversation]] = []
     heads = _Heads(options.block_tokens)
     begin = iter(openings)
-    start_s, opening = next(begin)
+    coming = next(begin, None)
     begun = itertools.count()
     for number in range(options.requests):
-        if due and due[0][0] <= start_s:
+        if coming is None or (due and due[0][0] <= coming[0]):
             time_s, _, conversation = heapq.heappop(due)
         else:
-            time_s, conversation = start_s, _Conversation(next(begun), opening, options, heads)
-            start_s, opening = next(begin)
+            time_s, conversation = coming[0], _Conversation(next(begun), coming[1], options, heads)
+            coming = next(begin, None)
         yield conversation.said(number, time_s)
         if (gap_s := conversation.gap_s) is not None:
             heapq.heappush(due, (time_s + gap_s, number, conversation))

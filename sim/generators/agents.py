@@ -1,8 +1,10 @@
 """Coding agents: long sessions whose prompt is nearly all history, with thinking in between.
 
 Made after the 710 Claude Code sessions of kv-cache-tester (WEKA, Apache-2.0) as a routing study would take them: 128 k
-tokens of context, pauses of a minute at most. Most of a session's head (tools and system prompt) is everybody's.
-The one rule: a session ends after its turns, a context that is full is compacted first. Not here: the traces.
+tokens of context, pauses of a minute at most, starts of sessions drawn as a Poisson process. It begins with nobody and
+ends when the last session has, so requests come in a swell: of 5,000, those of a minute vary 40 times as much as a
+Poisson process's. Most of a session's head (tools and system prompt) is everybody's. The one rule: a session ends after
+its turns, a context that is full is compacted first. Not here: the traces.
 """
 
 import itertools
@@ -10,7 +12,7 @@ import random
 from collections.abc import Iterator
 
 from sim.arrivals import Arrival
-from sim.generators.draws import Gaps, Lengths, stream
+from sim.generators.draws import Gaps, Lengths, poisson, stream
 from sim.prompts_of_runs import Segment
 from sim.sessions import Opening, Options, Turn, started
 
@@ -26,35 +28,29 @@ _ANSWER = Lengths(216, 1.12, 8, 8_000)
 _SUMMARY = Lengths(9_000, 0.5, 1_000, 30_000)
 _THINK = Gaps(10, 1.7, 60)
 _API = Gaps(6.1, 0.9, 120)
-_TURNS = Lengths(48, 0.85, 2, 400)
-_MEAN_TURNS = 67.0
-_MEAN_GAP_S = 28.0  # as drawn above: a pause, and an answer
+_TURNS = Lengths(37, 0.85, 2, 160)  # as far as 128 k tokens reach: 50 in the mean
+_MEAN_TURNS = 50.0
+_SWELL = 2.4  # a session starts every 20 s where 100 of them come to 1.05 requests a second in the mean
 _ALTERED = 0.006  # of turns go on from the head: edited, or branched
 
 
 def agents(options: Options) -> Iterator[Arrival]:
-    """Sessions of coding agents; as many as run on average begin in the first minute, the others when they come."""
+    """Sessions of coding agents, as many as make so many requests; the last one may be cut short."""
     contents = itertools.count(_FRESH)
     lengths, who = stream(options.seed, "agent lengths"), stream(options.seed, "agent users")
     projects = {user: _PROJECT.of(lengths) for user in range(DEVELOPERS)}
-    starts = _starts(stream(options.seed, "arrivals"), options.rate)
+    starts = poisson(stream(options.seed, "arrivals"), _SWELL * options.rate / _MEAN_TURNS)
     users = (who.randrange(DEVELOPERS) for _ in itertools.count())
-    return started(
-        (
-            (start_s, _session(user, projects[user], contents, lengths))
-            for start_s, user in zip(starts, users, strict=False)
-        ),
-        options,
-    )
+    openings = (_session(user, projects[user], contents, lengths) for user in users)
+    return started(zip(starts, _making(openings, options.requests), strict=False), options)
 
 
-def _starts(draw: random.Random, rate: float) -> Iterator[float]:
-    at_once = max(1, round(rate * _MEAN_GAP_S))
-    yield from sorted(draw.uniform(0, 60) for _ in range(at_once))
-    now_s = 60.0
-    while True:
-        now_s += draw.expovariate(rate / _MEAN_TURNS)
-        yield now_s
+def _making(openings: Iterator[Opening], requests: int) -> Iterator[Opening]:
+    for opening in openings:
+        yield opening._replace(turns=opening.turns[:requests])
+        requests -= len(opening.turns)
+        if requests <= 0:
+            return
 
 
 def _session(user: int, project_tokens: int, contents: Iterator[int], draw: random.Random) -> Opening:

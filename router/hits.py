@@ -137,17 +137,19 @@ class Hits:
         return self._sums
 
     def sums(self) -> dict[str, dict[str, list[int]]]:
-        """By route and by tenant: tokens of prompts, available, predicted, of prompts that were reported, delivered."""
-        routes: dict[str, list[int]] = {}
-        tenants: dict[str, list[int]] = {}
-        for (route, tenant, _), row in self._sums.items():
-            for sums in (routes.setdefault(route, [0] * 5), tenants.setdefault(tenant, [0] * 5)):
+        """By route, tenant and replica: tokens of prompts, available, predicted, of reported prompts, delivered."""
+        found: dict[str, dict[str, list[int]]] = {"route": {}, "tenant": {}, "replica": {}}
+        for where, row in self._sums.items():
+            for kind, name in zip(found.values(), where, strict=True):
+                sums = kind.get(name)
+                if sums is None:
+                    sums = kind[name] = [0] * 5
                 sums[0] += row.prompt
                 sums[1] += row.available
                 sums[2] += row.predicted
                 sums[3] += row.reported_prompt
                 sums[4] += row.delivered
-        return {"route": routes, "tenant": tenants}
+        return found
 
     def document(self) -> dict[str, Any]:
         """Rows, and sums per route and per tenant."""

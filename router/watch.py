@@ -61,7 +61,7 @@ class Samples:
 
 
 def largest(sums: dict[str, Sums]) -> dict[str, Sums]:
-    """Of routes and of tenants those with most prompt tokens."""
+    """Of routes, tenants and replicas those with most prompt tokens."""
     return {kind: _largest(found) for kind, found in sums.items()}
 
 

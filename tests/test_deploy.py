@@ -3,6 +3,9 @@
 import json
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import promql_parser as promql
@@ -93,7 +96,14 @@ def test_values_of_labels_are_ones_the_router_gives():
     outcomes = {word for words in re.findall(r'outcome=~?"([^"]+)"', text) for word in words.split("|")}
     said = "".join((DEPLOY.parent / "router" / name).read_text("utf-8") for name in ("accounts.py", "metrics.py"))
     assert {word for word in outcomes if f'"{word}"' not in said} == set()
-    assert set(re.findall(r'kind="(\w+)"', text)) <= {"prompt", "available", "predicted", "delivered", "reported", "output"}
+    assert set(re.findall(r'kind="(\w+)"', text)) <= {
+        "prompt",
+        "available",
+        "predicted",
+        "delivered",
+        "reported",
+        "output",
+    }
 
 
 def test_the_dashboard_names_no_data_source_of_ours():
@@ -137,6 +147,15 @@ def test_command_lines_of_image_and_unit_parse():
     assert set(re.findall(r"\bROUTER_\w+", image)) <= known
     for copied in re.findall(r"^COPY (?!--)(.+) \S+$", image, re.MULTILINE):
         assert all((DEPLOY.parent / name).exists() for name in copied.split())
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_systemd_takes_the_unit(tmp_path):
+    text = (DEPLOY / "prefix-router.service").read_text("utf-8")
+    unit = tmp_path / "prefix-router.service"
+    unit.write_text(re.sub(r"^ExecStart=\S+", f"ExecStart={sys.executable}", text, flags=re.MULTILINE), "utf-8")
+    checked = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=60)
+    assert (checked.returncode, checked.stderr) == (0, "")
 
 
 def test_readme_names_every_file():

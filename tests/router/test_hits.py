@@ -99,6 +99,7 @@ def test_sums_are_those_of_the_document():
     for number in range(20):
         ended(hits, f"route{number % 3}", tenant=f"t{number % 4}")
     told, sums = hits.document(), hits.sums()
+    assert sums["replica"] == {"r1": [2000, 1600, 1280, 2000, 960]}
     for kind, rows in (("route", told["routes"]), ("tenant", told["tenants"])):
         assert {
             row[kind]: [row["prompt_tokens"], row["available_tokens"], row["predicted_tokens"]] for row in rows

@@ -165,7 +165,7 @@ async def test_numbers_on_the_page_are_those_of_metrics(tmp_path):
         await tab.until("document.getElementById('figure-requests').textContent === '8'")
         found = await metrics_of(up)
         assert found["router_requests_total"] == 8
-        assert sum(await cells(tab, "hit-table", 2)) == found["router_prompt_tokens_total"]
+        assert sum(await cells(tab, "hit-table", 2)) == 2 * found["router_prompt_tokens_total"]  # by route, by replica
         assert sum(await cells(tab, "replica-table", 8)) == found["router_choices_total"]
         assert sum(await cells(tab, "loss-table", 1)) == found["router_lost_tokens_total"]
         assert await tab.value("document.getElementById('figure-replicas').textContent") == "2 of 3"
@@ -271,6 +271,7 @@ SEEN = {
     "hits": {
         "route": {CHAT: [1_000_000, 900_000, 850_000, 1_000_000, 800_000], "<b>x</b>": [10, 0, 0, 0, 0]},
         "tenant": {"acme": [600_000, 500_000, 450_000, 600_000, 440_000], "b & c": [1, 0, 0, 1, 0]},
+        "replica": {"r1": [400_000, 300_000, 300_000, 400_000, 300_000]},
     },
     "losses": {"workload": 100_000, "load": 50_000, "stale": 50_000},
     "shadow": {"agreed": 75, "differed": 25, "failed": 1, "tokens": {"live": 1000, "shadow": 900}},
@@ -426,6 +427,7 @@ async def test_everything_there_may_be_is_shown(tmp_path):
             "120,000 tokens computed again, 61.0 % of the route's, 480,000 per hour. move it behind",
             "<b>x</b>",
             "b & c",
+            "r1\treplica\t400,000\t75.0 %\t75.0 %\t75.0 %",
         ):
             assert words in text
         assert await cells(tab, "loss-table", 1) == [100_000, 50_000, 50_000]

@@ -121,7 +121,7 @@ function showRemedies(replicas) {
 
 const ZERO = [0, 0, 0, 0, 0];
 
-/** Sums of one series at a point: `route\nNAME`, `tenant\nNAME`, or all routes together. */
+/** Sums of one series at a point: `route\nNAME`, `tenant\nNAME`, `replica\nNAME`, or all routes together. */
 function sums(hits, series) {
   if (!series) return Object.values(hits.route).reduce((all, one) => all.map((sum, place) => sum + one[place]), ZERO);
   const [kind, name] = series.split("\n");
@@ -144,7 +144,7 @@ function before(timeS, ageS) {
 
 function showHits() {
   const { hits } = latest;
-  const names = ["route", "tenant"].flatMap((kind) => Object.keys(hits[kind]).filter((name) => kind === "route" || name !== "").map((name) => `${kind}\n${name}`));
+  const names = ["route", "tenant", "replica"].flatMap((kind) => Object.keys(hits[kind] ?? {}).filter((name) => kind === "route" || name !== "").map((name) => `${kind}\n${name}`));
   const select = byId("series");
   const chosen = select.value;
   keep(select, ["", ...names], (series) => series, (series) => new Option(series ? series.replace("\n", " ") : "everything", series), () => {});

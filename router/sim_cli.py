@@ -73,8 +73,7 @@ def _compared(arguments: Arguments) -> int:
 def _described(arguments: Arguments) -> int:
     from router.errors import UsageError
     from sim import report_trace
-    from sim.traces.opening import read
-    from sim.traces.statistics import statistics
+    from sim.traces import described
 
     if arguments.trace is None:
         raise UsageError("--describe tells what a trace holds: name one with --trace")
@@ -82,8 +81,7 @@ def _described(arguments: Arguments) -> int:
     if arguments.tokenizer is not None:
         options["tokenize"] = _tokenize(arguments.tokenizer)
     with _reading(arguments.trace) as told:
-        trace = read(arguments.trace, text_block_tokens=arguments.block_size or 16, progress=told, **options)
-    found = statistics(trace)
+        found = described(arguments.trace, text_block_tokens=arguments.block_size or 16, progress=told, **options)
     if arguments.json:
         sys.stdout.write(report_trace.as_json(found))
     else:

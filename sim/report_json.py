@@ -35,6 +35,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
             "profile_calibrated": setup.profile.calibrated,
             "max_num_seqs": setup.max_num_seqs,
             "max_batched_tokens": setup.max_batched_tokens,
+            "async_scheduling": setup.async_scheduling,
             "belief": asdict(setup.belief),
         },
         "limits": asdict(comparison.limits),

@@ -7,5 +7,6 @@ when somebody goes through the arrivals (`replays`). No text is kept, and nothin
 
 from sim.traces.opening import TraceSummary, describe, open_trace
 from sim.traces.rows import TraceError
+from sim.traces.statistics import described
 
-__all__ = ["TraceError", "TraceSummary", "describe", "open_trace"]
+__all__ = ["TraceError", "TraceSummary", "describe", "described", "open_trace"]

@@ -5,13 +5,15 @@ prompts fill: no fleet gets more, unless answers are reused too. Not here: readi
 """
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sim.cache_replay import InfiniteCache, replayed
 from sim.traces.continuations import common_blocks
-from sim.traces.opening import Trace, sessions_of
+from sim.traces.opening import Trace, read, sessions_of
 from sim.traces.table import Ints, Names, Table
 
 
@@ -103,6 +105,11 @@ class Statistics:
     prefixes: Prefixes | None
     skipped: tuple[tuple[str, int], ...]
     notes: tuple[str, ...]
+
+
+def described(path: Path, **options: Any) -> Statistics:
+    """The numbers of a file; `options` are those of `read`. Raises `TraceError`."""
+    return statistics(read(path, **options))
 
 
 def statistics(trace: Trace) -> Statistics:

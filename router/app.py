@@ -25,7 +25,7 @@ from router.aside import Aside
 from router.config import Config
 from router.cors import Origins
 from router.doctor_wiring import diagnosed
-from router.forwarding import forwarding_of
+from router.forwarding import forwardings
 from router.gateway import Gateway
 from router.health import Watcher
 from router.hosts import only_by
@@ -128,7 +128,7 @@ def _gateway(
         ),
         models=models,
         accounts=accounts,
-        forwarding=forwarding_of(config.client_key, key, tenants.credentials),
+        forwarding=forwardings(key, tenants.credentials),
         tenants=tenants.door,
         user=Identity(config.identity.user),
         session=Identity(config.identity.session),

@@ -9,7 +9,7 @@ written (`addresses`), tables (`settings`).
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, get_args
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
@@ -20,6 +20,7 @@ from router.kv_sources import AUTO
 from router.sections import (
     Admin,
     Admission,
+    ClientKey,
     Count,
     CrossOrigin,
     DoctorRules,
@@ -57,7 +58,7 @@ class Config(Section):
     replicas: Annotated[tuple[ReplicaAddress, ...], BeforeValidator(parsed)] = Field(
         default=(),
         description="the replicas: URL, name=URL, host:port or dns:NAME:PORT (all its addresses), or a table with"
-        " name, url, weight, capacity_blocks, kv_events, tls, data_parallel_ranks",
+        " name, url, weight, capacity_blocks, kv_events, tls, client_key, data_parallel_ranks",
     )
     replicas_file: str | None = Field(
         default=None, description="file that is watched and lists more replicas: one a line, or a JSON list"
@@ -73,7 +74,7 @@ class Config(Section):
         default=None, description="environment variable that holds the replicas' API key; it replaces the client's"
     )
     replica_key_file: str | None = Field(default=None, description="file that holds the replicas' API key")
-    client_key: Literal["auto", "forward", "drop"] = Field(
+    client_key: ClientKey = Field(
         default="auto",
         description="what becomes of a client's Authorization: forward, drop, or auto: the replicas' key replaces it,"
         " where there is one, and tenants' keys stop here",
@@ -115,7 +116,8 @@ class Config(Section):
             raise ValueError(f"listen.port and admin.port are both {self.listen.port}; give them different ports")
         if self.replica_key_env and self.replica_key_file:
             raise ValueError("replica_key_env and replica_key_file are both set; keep one")
-        if self.client_key == "forward" and (self.tenants.file or self.jwt.key_file):
+        forwarding = "forward" in (self.client_key, *(replica.client_key for replica in self.replicas))
+        if forwarding and (self.tenants.file or self.jwt.key_file):
             raise ValueError("client_key = forward would hand tenants' keys to replicas; leave it out, or tenants off")
         if self.listen.client_ca_file and not self.listen.cert_file:
             raise ValueError("listen.client_ca_file is set without listen.cert_file; without TLS it checks nobody")

@@ -23,7 +23,7 @@ class Forwarding:
         return f"<Forwarding with {'the router' if self._authorization else 'the client'}'s credential>"
 
     def rest(self, call: Call) -> bytes:
-        """What stands between the Host line and the body, the same for every replica."""
+        """What stands between the Host line and the body."""
         named, headers, peer = call.named, call.headers, call.peer.encode()
         if not self._replaced.isdisjoint(named):
             earlier = [value for name, value in headers if name.lower() == _FOR]
@@ -41,11 +41,13 @@ class Forwarding:
         return b"".join(parts)
 
 
-def forwarding_of(client_key: str, replica_key: str | None, credentials: frozenset[bytes]) -> Forwarding:
-    """By the setting `client_key`; `credentials` are the headers whose keys are for this router in any case."""
-    if client_key == "forward":
-        return Forwarding(None, credentials)
-    return Forwarding(replica_key, credentials | CREDENTIALS if client_key == "drop" else credentials)
+def forwardings(replica_key: str | None, credentials: frozenset[bytes]) -> dict[str, Forwarding]:
+    """By what becomes of a client's key; `credentials` are the headers whose keys are for this router in any case."""
+    return {
+        "auto": Forwarding(replica_key, credentials),
+        "forward": Forwarding(None, credentials),
+        "drop": Forwarding(replica_key, credentials | CREDENTIALS),
+    }
 
 
 def request_bytes(call: Call, upstream: Upstream, rest: bytes) -> bytes:

@@ -46,7 +46,7 @@ class Gateway:
         admission: Admission | None,
         models: Models,
         accounts: Accounts,
-        forwarding: Forwarding,
+        forwarding: Mapping[str, Forwarding],
         tenants: Door,
         user: Identity,
         session: Identity,
@@ -119,7 +119,7 @@ class Gateway:
 
     async def _relayed(self, request: Request, prompt: Prompt, call: Call, reply: Reply, began_s: float) -> None:
         tries = self._retries.begun(request, call.method)
-        rest = self._forwarding.rest(call)
+        sent = call
         while True:
             placed = self._placing.placed(request, prompt, tries.failed)
             name = placed.choice.replica
@@ -127,13 +127,13 @@ class Gateway:
             if not tries.failed:
                 self._accounts.placed(placed, began_s)
             upstream = self._upstreams[name]
-            data = request_bytes(call, upstream, rest)
+            data = request_bytes(sent, upstream, self._forwarding[upstream.client_key].rest(sent))
             try:
                 attempt = tries.sent(name, self._answers.listening(prompt, name))
                 ending = await upstream.exchange(data, reply, attempt, head_only=call.method == b"HEAD")
             except UpstreamError as error:
                 tries.lost(error)
-                rest = self._forwarding.rest(again(call, len(tries.failed)))
+                sent = again(call, len(tries.failed))
                 continue
             except BaseException:  # the client left, or a fault of ours: the load is released all the same
                 self.fleet.done(request)

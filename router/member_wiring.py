@@ -56,6 +56,7 @@ async def gathered(
             tls=tls,
             base_path=base_path,
             headers=rank_header(replica.url),
+            client_key=replica.client_key or config.client_key,
         )
 
     membership = Membership(

@@ -89,6 +89,9 @@ class ReplicaTls(Section):
     )
 
 
+ClientKey = Literal["auto", "forward", "drop"]
+
+
 class ReplicaAddress(Section):
     name: str = Field(description="short name in logs, metrics and choices; r1, r2, … when not given")
     url: str = Field(description="scheme, host and port of the replica: http://10.0.0.1:8000")
@@ -102,6 +105,9 @@ class ReplicaAddress(Section):
         default=None, description="where it publishes KV events, if not as kv_events says: auto, off or ENDPOINT"
     )
     tls: ReplicaTls | None = Field(default=None, description="TLS towards it, if not as replica_tls says")
+    client_key: ClientKey | None = Field(
+        default=None, description="what becomes of a client's key on its way there, if not as client_key says"
+    )
     data_parallel_ranks: RankSetting | None = Field(
         default=None, description="engines behind it, if not as data_parallel_ranks says: auto, off or their number"
     )

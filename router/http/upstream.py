@@ -5,11 +5,15 @@ no failure: the request goes out once more on a new one. Not here: bytes (`conne
 """
 
 import asyncio
+import socket
 import ssl
 
 from router.http.connection import ReplicaConnection
 from router.http.exchange import Attempt, Ending, Lost, Timeouts, Unreachable, UpstreamError
 from router.http.messages import Reply
+
+
+_AHEAD_BYTES = 32 * 1024  # what the system takes ahead, twice this: a read is all a stopped client costs beyond its buffer
 
 
 class Upstream:
@@ -24,8 +28,12 @@ class Upstream:
         tls: ssl.SSLContext | None = None,
         base_path: bytes = b"",
         headers: bytes = b"",
+        client_key: str = "auto",
     ) -> None:
-        """`headers` are lines every request gets after its Host, each after the end of the line before."""
+        """`headers` are lines every request gets after its Host, each after the end of the line before.
+
+        `client_key` says what becomes of a client's credential on its way there, for whoever writes the request.
+        """
         self._host = host
         self._port = port
         self._tls = tls
@@ -42,6 +50,7 @@ class Upstream:
         self.authority = f"{shown}:{port}".encode()
         self.base_path = base_path
         self.headers = headers
+        self.client_key = client_key
 
     def __repr__(self) -> str:
         return f"<Upstream {self.authority.decode()} busy={len(self._busy)} idle={len(self._idle)}>"
@@ -95,6 +104,7 @@ class Upstream:
             raise Unreachable(_said(error)) from error
         finally:
             del self._reaching[limit]
+        connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _AHEAD_BYTES)
         return connection
 
     def _ended(self, connection: "ReplicaConnection", reply: Reply) -> None:

@@ -372,7 +372,35 @@ async def test_a_clients_key_is_replaced_forwarded_or_dropped_as_the_operator_sa
         assert (b"client" in replica.seen[0].head) is (setting != "drop")
 
 
-def test_tenants_keys_are_never_forwarded():
-    given = {"replicas": "http://127.0.0.1:1", "client_key": "forward", "tenants.file": "tenants.toml"}
+async def test_replicas_may_want_different_keys(monkeypatch):
+    """One wants the client's, another the fleet's, and a request that moves on to the other takes the other's along."""
+    monkeypatch.setenv("FLEET_KEY", "fleet")
+    async with fake_replica() as theirs, fake_replica() as ours:
+        table = [{"name": "theirs", "url": theirs.url, "client_key": "forward"}, {"name": "ours", "url": ours.url}]
+        async with router_over(replicas=table, replica_key_env="FLEET_KEY") as up:
+            for _ in range(4):
+                assert (await posted(up.url, prompted("hi"), b"Authorization: Bearer client")).status == 200
+            assert {seen.values(b"authorization")[0] for seen in theirs.seen} == {b"Bearer client"}
+            assert {seen.values(b"authorization")[0] for seen in ours.seen} == {b"Bearer fleet"}
+            theirs.answer = ours.answer = said(ok(status=b"503 Busy"))
+            theirs.seen.clear()
+            ours.seen.clear()
+            request = post(prompted("hi"), b"Authorization: Bearer client", b"X-Request-Id: q")
+            async with client_of(up.url) as client:
+                await client.send(request)
+                assert (await client.reply()).status == 503
+            assert [seen.values(b"authorization") for seen in theirs.seen] == [[b"Bearer client"]]
+            assert [seen.values(b"authorization") for seen in ours.seen] == [[b"Bearer fleet"]]
+            names = sorted(seen.values(b"x-request-id")[0] for seen in (*theirs.seen, *ours.seen))
+            assert names == [b"q", b"q-retry-1"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"client_key": "forward"}, {"replicas": [{"url": "http://127.0.0.1:1", "client_key": "forward"}]}],
+    ids=["fleet", "replica"],
+)
+def test_tenants_keys_are_never_forwarded(more):
+    given = {"replicas": "http://127.0.0.1:1", "tenants.file": "tenants.toml", **more}
     with pytest.raises(ConfigError, match="client_key = forward would hand tenants' keys to replicas"):
         load(flags={name: ("test", value) for name, value in given.items()})

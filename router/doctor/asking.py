@@ -24,8 +24,8 @@ async def fetched(url: str) -> dict[str, Any]:
         remedy = "start one with `router serve`, and give its admin address with --url"
         raise UsageError(f"no router answers at {url} ({type(error).__name__}); {remedy}") from None
     if response.status != 200 or not isinstance(told, dict) or "findings" not in told:
-        error = told.get("error") if isinstance(told, dict) else None
-        said = error.get("message") if isinstance(error, dict) else None
+        refusal = told.get("error") if isinstance(told, dict) else None
+        said = refusal.get("message") if isinstance(refusal, dict) else None
         why = said if response.status == 403 and said else "is it a router's admin address, with doctor.on?"
         raise UsageError(f"{url}/doctor answered {response.status}; {why}")
     return told

@@ -26,5 +26,5 @@ async def test_nobody_there_and_no_address():
 
 async def test_a_name_the_admin_port_does_not_go_by_is_told():
     async with fake_replica(ok(b'{"error":{"message":"see admin.allowed_hosts"}}', status=b"403 Forbidden")) as admin:
-        with pytest.raises(UsageError, match="answered 403; see admin.allowed_hosts"):
+        with pytest.raises(UsageError, match=r"answered 403; see admin\.allowed_hosts"):
             await fetched(admin.url)

@@ -45,9 +45,16 @@ def run(arguments: Arguments) -> int:
     if bool(arguments.files) == bool(arguments.url):
         raise UsageError("give files to read, or --url with the admin address of a running router")
     if arguments.url:
+        from msgspec import ValidationError
+
         from router.doctor.live_savings import with_savings
 
-        told = with_savings(_fetched(arguments.url), _hits)
+        try:
+            told = with_savings(_fetched(arguments.url), _hits)
+        except ValidationError:
+            raise UsageError(
+                f"{arguments.url} tells sketches of another form; is its router of this version?"
+            ) from None
         return _printed(told, report.live_lines, as_json=arguments.json)
     try:
         return _examined(arguments)

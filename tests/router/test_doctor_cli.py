@@ -1,5 +1,6 @@
 """`router doctor` as a user types it: what it reads, what it prints, and how it ends."""
 
+import asyncio
 import gzip
 import json
 import os
@@ -9,6 +10,7 @@ import pytest
 
 from router.cli import main
 from router.readers import TINY
+from tests.fakes import fake_replica, ok
 from tests.router.doctor.traffic import CHAT, broken, chats
 
 RECORDED = json.loads((Path(__file__).parents[1] / "recordings/doctor_prefix_breakers.json").read_text("utf-8"))
@@ -153,3 +155,10 @@ def test_no_false_alarm_on_real_agents(name, capsys):
     if not file.exists():
         pytest.skip(f"{file} is not there")
     assert "0 places break the prefix" in told(capsys, file, code=0).out
+
+
+async def test_sketches_of_another_form_are_told(capsys):
+    told = {"findings": [], "routes": [], "sketches": {"r": [{"lines": 7}]}, "breaks": False}
+    async with fake_replica(ok(json.dumps(told).encode())) as admin:
+        assert await asyncio.to_thread(main, ["doctor", "--url", admin.url]) == 2
+    assert "another form" in capsys.readouterr().err

@@ -95,7 +95,7 @@ def test_the_source_distribution_can_be_tested(dist):
     (archive,) = dist.glob("*.tar.gz")
     with tarfile.open(archive) as opened:
         names = {name.partition("/")[2] for name in opened.getnames()}
-    assert {"Makefile", "README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", "tests/test_packaging.py"} <= names
+    assert {"Makefile", "README.md", "docs/replicas.md", "CHANGELOG.md", "LICENSE", "tests/test_packaging.py"} <= names
     assert not [name for name in names if name.startswith((".venv", ".git/"))]
 
 

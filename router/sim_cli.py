@@ -73,7 +73,7 @@ def _compared(arguments: Arguments) -> int:
 def _described(arguments: Arguments) -> int:
     from router.errors import UsageError
     from sim import report_trace
-    from sim.traces import described
+    from sim.traces import describe
 
     if arguments.trace is None:
         raise UsageError("--describe tells what a trace holds: name one with --trace")
@@ -81,7 +81,7 @@ def _described(arguments: Arguments) -> int:
     if arguments.tokenizer is not None:
         options["tokenize"] = _tokenize(arguments.tokenizer)
     with _reading(arguments.trace) as told:
-        found = described(arguments.trace, text_block_tokens=arguments.block_size or 16, progress=told, **options)
+        found = describe(arguments.trace, text_block_tokens=arguments.block_size or 16, progress=told, **options)
     if arguments.json:
         sys.stdout.write(report_trace.as_json(found))
     else:

@@ -5,8 +5,8 @@
 when somebody goes through the arrivals (`replays`). No text is kept, and nothing is made up without a note.
 """
 
-from sim.traces.opening import TraceSummary, describe, open_trace
+from sim.traces.opening import open_trace
 from sim.traces.rows import TraceError
-from sim.traces.statistics import described
+from sim.traces.statistics import Statistics, describe
 
-__all__ = ["TraceError", "TraceSummary", "describe", "described", "open_trace"]
+__all__ = ["Statistics", "TraceError", "describe", "open_trace"]

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from sim.arrivals import Workload
-from sim.cache_replay import InfiniteCache, replayed
 from sim.traces.continuations import Continuations, continuations
 from sim.traces.files import Progress, items
 from sim.traces.format import UNITS_S, Format, Reading
@@ -36,26 +35,6 @@ class Trace:
     table: Table
     skipped: tuple[tuple[str, int], ...]
     """Reasons of bad rows, with how many there were."""
-    notes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TraceSummary:
-    """A trace in numbers. None is unknown."""
-
-    format: str
-    requests: int
-    sessions: int | None
-    """Named by the trace, or inferred from prompts that continue each other."""
-    duration_s: float | None
-    requests_per_s: float | None
-    mean_prompt_tokens: float | None
-    mean_output_tokens: float | None
-    block_tokens: int | None
-    unique_blocks: int | None
-    infinite_hit_fraction: float | None
-    """Share of prompt tokens that one cache which forgets nothing would have hit, prompts alone filling it."""
-    skipped: tuple[tuple[str, int], ...]
     notes: tuple[str, ...]
 
 
@@ -234,30 +213,3 @@ def sessions_of(table: Table) -> tuple[Names, tuple[str, ...]]:
     """Sessions as the trace names them, else as inferred, and what must be said of them."""
     sessions, _, notes = _sessions(table, answers=False)
     return sessions, notes
-
-
-def describe(path: str | Path, **options: Any) -> TraceSummary:
-    """A trace in numbers; `options` are those of `read`. Raises `TraceError`."""
-    return summary_of(read(path, **options))
-
-
-def summary_of(trace: Trace) -> TraceSummary:
-    table = trace.table
-    sessions, _, notes = _sessions(table, answers=False)
-    known = table.time_s[~np.isnan(table.time_s)]
-    spent = float(known.max() - known.min()) if len(known) and not trace.sessions_begin_at_zero else None
-    hits = replayed(table.prompts(), table.block_tokens, [InfiniteCache()]) if table.has_prefixes else None
-    return TraceSummary(
-        format=trace.format,
-        requests=len(table),
-        sessions=len(sessions.names) or None,
-        duration_s=spent,
-        requests_per_s=len(table) / spent if spent else None,
-        mean_prompt_tokens=float(table.prompt_tokens.mean()),
-        mean_output_tokens=float(table.output_tokens.mean()),
-        block_tokens=table.block_tokens if hits else None,
-        unique_blocks=table.unique_blocks if hits else None,
-        infinite_hit_fraction=hits.hit_fraction if hits else None,
-        skipped=trace.skipped,
-        notes=(*trace.notes, *notes),
-    )

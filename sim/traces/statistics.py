@@ -107,7 +107,7 @@ class Statistics:
     notes: tuple[str, ...]
 
 
-def described(path: Path, **options: Any) -> Statistics:
+def describe(path: str | Path, **options: Any) -> Statistics:
     """The numbers of a file; `options` are those of `read`. Raises `TraceError`."""
     return statistics(read(path, **options))
 

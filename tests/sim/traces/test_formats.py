@@ -45,11 +45,11 @@ def test_a_sample_is_read_as_its_format_says(name):
     assert (
         told.format,
         told.requests,
-        told.sessions,
-        told.mean_prompt_tokens,
-        told.mean_output_tokens,
-        told.block_tokens,
-        told.unique_blocks,
+        told.sessions and told.sessions.count,
+        told.prompt.mean,
+        told.output.mean,
+        told.prefixes and told.prefixes.block_tokens,
+        told.prefixes and told.prefixes.unique_ids,
     ) == pytest.approx(KNOWN[name])
 
 

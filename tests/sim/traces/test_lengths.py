@@ -15,8 +15,7 @@ def test_lengths_only_is_said_and_no_hit_rate_is(name):
     assert not workload.has_prefixes
     assert "lengths only: no prefix analysis" in workload.notes
     assert "lengths only: no prefix analysis" in told.notes
-    assert told.infinite_hit_fraction is None
-    assert told.unique_blocks is None
+    assert told.prefixes is None
     assert {one.keys for one in workload.arrivals} == {()}
 
 

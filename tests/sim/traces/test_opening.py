@@ -88,8 +88,8 @@ def test_a_workload_can_be_sent_to_another_process():
 
 def test_a_description_in_numbers():
     told = describe(SAMPLES / "mooncake.jsonl")
-    assert (told.format, told.requests, told.duration_s, told.requests_per_s) == ("mooncake", 3, 3.0, 1.0)
-    assert told.infinite_hit_fraction == 1536 / 3236  # 512 of the second prompt, 1,024 of the third
+    assert (told.format, told.requests, told.times.duration_s, told.times.requests_per_s) == ("mooncake", 3, 3.0, 1.0)
+    assert told.prefixes.ideal_hit_fraction == 1536 / 3236  # 512 of the second prompt, 1,024 of the third
     assert told.notes == ("sessions are inferred from prompts that continue each other",)
 
 

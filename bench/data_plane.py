@@ -13,10 +13,12 @@ import asyncio
 import itertools
 import json
 import os
+import random
 import shlex
 import shutil
 import socket
 import statistics
+import string
 import subprocess
 import sys
 import tempfile
@@ -37,6 +39,7 @@ ANSWER = (
 )
 EVENT = b'data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":" word"}}]}\n\n'
 GAP_S = 0.01
+LONG_BYTES = 32 * 1024
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -132,11 +135,39 @@ def requests(count: int, *, stream: bool) -> Iterator[bytes]:
             },
             separators=(",", ":"),
         ).encode()
-        yield (
-            b"POST /v1/chat/completions HTTP/1.1\r\nHost: fleet\r\nContent-Type: application/json\r\nAccept: */*\r\n"
-            b"X-User-Id: u%d\r\nX-Session-Id: s%d\r\nContent-Length: %d\r\n\r\n"
-            % (number % 1000, number % 1000, len(body))
-        ) + body
+        yield request(number, body)
+
+
+def long_requests(count: int) -> Iterator[bytes]:
+    """Chats of 32 KB in turn: 96 conversations under 16 system prompts, each with four different last turns."""
+    dice = random.Random(7)
+    words = ["".join(dice.choices(string.ascii_lowercase, k=dice.randint(2, 10))) for _ in range(4000)]
+    words += ["na\u00efve", "\u65e5\u672c\u8a9e", '"quoted"', "line\nbreak"]
+
+    def text(size: int) -> str:
+        return " ".join(dice.choices(words, k=size // 7))
+
+    systems = [text(LONG_BYTES // 4) for _ in range(16)]
+    bodies = []
+    for number in range(96):
+        turns = [text(LONG_BYTES // 8) for _ in range(4)]
+        head = [systems[number % 16], *turns]
+        for _ in range(4):
+            texts = [*head, text(LONG_BYTES // 16), text(3 * LONG_BYTES // 16)]
+            roles = ("system", "user", "assistant", "user", "assistant", "assistant", "user")
+            messages = [{"role": role, "content": content} for role, content in zip(roles, texts, strict=True)]
+            given = {"model": "m", "messages": messages, "max_tokens": 64, "user": f"u{number}"}
+            bodies.append(json.dumps(given, ensure_ascii=False).encode())
+    dice.shuffle(bodies)
+    for number, body in enumerate(itertools.islice(itertools.cycle(bodies), count)):
+        yield request(number, body)
+
+
+def request(number: int, body: bytes) -> bytes:
+    return (
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: fleet\r\nContent-Type: application/json\r\nAccept: */*\r\n"
+        b"X-User-Id: u%d\r\nX-Session-Id: s%d\r\nContent-Length: %d\r\n\r\n" % (number % 1000, number % 1000, len(body))
+    ) + body
 
 
 def cpu_s(pid: int) -> float:

@@ -1,6 +1,6 @@
 """The router's own work for one request, without a kernel: from a client's bytes to the bytes of its reply.
 
-    python bench/line.py [--tokenizer FOLDER] [--policy NAME] [--requests 200] [--rounds 30] [--profile]
+    python bench/line.py [--tokenizer FOLDER] [--policy NAME] [--requests 200] [--rounds 30] [--long] [--profile]
 
 The whole live line runs (llhttp on both sides, tokens, policy, accounts); only the sockets are pretended, and replicas
 answer at once. The fastest round is the one nobody else disturbed, so this can be compared on a machine that is busy.
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import uvloop
-from data_plane import ANSWER, Replica, answered, requests
+from data_plane import ANSWER, Replica, answered, long_requests, requests
 
 from router.app import Running, running
 from router.config import Config
@@ -45,10 +45,10 @@ class Pretended:
     def get_write_buffer_size(self) -> int:
         return 0
 
-    def nothing(self) -> None:
+    def nothing(self, **_: object) -> None:
         """What is asked of it besides has no effect."""
 
-    pause_reading = resume_reading = close = abort = nothing
+    pause_reading = resume_reading = close = abort = set_write_buffer_limits = nothing
 
 
 def connected(up: Running) -> list[ClientConnection]:
@@ -101,12 +101,12 @@ async def measured(options: argparse.Namespace) -> None:
             "listen": {"port": 0},
             "admin": {"port": 0},
             "policy": {"name": options.policy},
-            "tokenizer": {"path": options.tokenizer} if options.tokenizer else {"where": "text"},
+            "tokenizer": {"path": options.tokenizer},
         }
     )
     async with running(config) as up:
         clients = connected(up)
-        work = requests(10**9, stream=False)
+        work = long_requests(10**9) if options.long else requests(10**9, stream=False)
         await asked(clients, work, 2000)
         if options.profile:
             profile = cProfile.Profile()
@@ -123,9 +123,10 @@ async def measured(options: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokenizer", help="a model folder; without one, text is hashed")
+    parser.add_argument("--tokenizer", help="a model folder, for policies that look at prefixes")
     parser.add_argument("--policy", default="prefix-aware")
     parser.add_argument("--requests", type=int, default=200, help="in a round")
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--long", action="store_true", help="chats of 32 KB with a history instead of tiny ones")
     parser.add_argument("--profile", action="store_true")
     uvloop.run(measured(parser.parse_args()))

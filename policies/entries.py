@@ -5,6 +5,8 @@ The one rule: these only hold; what a fact changes beyond its own row is `polici
 
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from policies.correction import Capacity
 from policies.errors import FleetError
 from policies.types import Replica, Request
@@ -23,8 +25,7 @@ class Report:
     prefix_caching: bool | None = None
 
 
-@dataclass(slots=True)
-class Flight:
+class Flight(Struct, gc=False):
     """One request on its way."""
 
     request: Request

@@ -6,20 +6,22 @@ sequences of keys that agree at one place agree before it too. Not here: who hol
 
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from policies.blocks import KEY_BYTES
 
 
-class Run:
-    """Consecutive keys, the run they continue, the runs that continue them, and a bit mask of their holders."""
+class Run(Struct, eq=False, gc=False):
+    """Consecutive keys, the run they continue, the runs that continue them, and a bit mask of their holders.
 
-    __slots__ = ("branches", "holders", "keys", "parent")
+    The garbage collector does not look at runs: there may be millions, and they form no cycles.
+    """
 
-    def __init__(self, keys: bytes, parent: "Run | None", holders: int) -> None:
-        self.keys = keys
-        self.parent = parent
-        self.holders = holders
-        self.branches = 0
-        """How many runs of the tree continue this one."""
+    keys: bytes
+    parent: "Run | None"
+    holders: int
+    branches: int = 0
+    """How many runs of the tree continue this one."""
 
     def __len__(self) -> int:
         return len(self.keys) // KEY_BYTES

@@ -1,7 +1,8 @@
 """The nouns a policy sees: a request, the replicas as that request sees them, and the choice.
 
 The one rule: these are values. A policy gets nothing else, so a choice can be explained, replayed and simulated.
-They are msgspec's frozen structs: a view is made for every request, and these cost a tenth of frozen dataclasses.
+They are msgspec's frozen structs, which cost a tenth of frozen dataclasses, and no look of the garbage collector: they
+hold nothing that could hold them.
 Not here: how the values are made (`policies.fleet`) and how bytes become blocks (`policies.blocks`).
 """
 
@@ -11,7 +12,7 @@ from typing import Protocol
 from msgspec import Struct
 
 
-class Request(Struct, frozen=True):
+class Request(Struct, frozen=True, gc=False):
     """One request, as far as placing it needs to know."""
 
     id: str
@@ -31,7 +32,7 @@ class Request(Struct, frozen=True):
     block_tokens: int
 
 
-class Replica(Struct, frozen=True):
+class Replica(Struct, frozen=True, gc=False):
     """One replica as one request sees it. `None` means unknown, never 0."""
 
     name: str
@@ -58,7 +59,7 @@ class Replica(Struct, frozen=True):
     """Those of `shared_blocks` that fewer replicas hold than their share of all prompts deserves."""
 
 
-class Choice(Struct, frozen=True):
+class Choice(Struct, frozen=True, gc=False):
     """Where a request goes, and the short constant word that says why: a metric label and a column of `explain`."""
 
     replica: str

@@ -23,7 +23,7 @@ _USER = {"role": "user", "content": "What is it?"}
 _ANSWER = "A store of blocks.\n\n- **KV** blocks"
 
 
-class Closing(Struct, frozen=True):
+class Closing(Struct, frozen=True, gc=False):
     """What a template puts behind an answer."""
 
     text: str
@@ -47,7 +47,7 @@ def closing(render: Callable[[Sequence[dict[str, Any]]], str], tokenizer: Tokeni
     return Closing(text, len(ends) // TOKEN_BYTES - 1) if joined == apart + ends else None
 
 
-class Answer(Struct, frozen=True):
+class Answer(Struct, frozen=True, gc=False):
     """What an engine answered, with its own counts of tokens as far as it told them."""
 
     text: str
@@ -58,7 +58,7 @@ class Answer(Struct, frozen=True):
         return f"<Answer of {self.output_tokens} tokens>"  # none of the text
 
 
-class Open(Struct, frozen=True):
+class Open(Struct, frozen=True, gc=False):
     """A chat's prompt that an answer will continue."""
 
     tokenizer: Tokenizer

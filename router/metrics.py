@@ -25,7 +25,7 @@ _LABEL_VALUES = 256  # distinct models, and distinct reasons, before the rest ar
 OTHER = "other"
 
 
-class Outcome(Struct, frozen=True):
+class Outcome(Struct, frozen=True, gc=False):
     """One finished request."""
 
     route: str

@@ -44,7 +44,7 @@ def cards(models: Iterable[Mapping[str, Any]]) -> list[Card]:
     return found
 
 
-class Served(Struct, frozen=True):
+class Served(Struct, frozen=True, gc=False):
     """One model name a request may ask for: how its prompt is read and where its chains start."""
 
     name: str

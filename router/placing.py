@@ -26,7 +26,7 @@ _log = logging.getLogger("router.placing")
 _RETRY_AFTER_S = 2
 
 
-class Placed(Struct, frozen=True):
+class Placed(Struct, frozen=True, gc=False):
     """A request and where it goes."""
 
     request: Request

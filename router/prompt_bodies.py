@@ -86,7 +86,7 @@ A chat with no others has one prompt, made of its messages alone, and asks for o
 """
 
 
-class Prompt(Struct, frozen=True):
+class Prompt(Struct, frozen=True, gc=False):
     """What placing a request needs to know of its prompt."""
 
     tokens: int

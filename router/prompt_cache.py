@@ -17,7 +17,7 @@ from policies.blocks import KEY_BYTES, Chain
 _KEY = np.dtype(("V", KEY_BYTES))
 
 
-class Prefix(Struct, frozen=True):
+class Prefix(Struct, frozen=True, gc=False):
     """What is known of a text prefix."""
 
     chain: Chain

@@ -57,7 +57,7 @@ Rendered = tuple[str, tuple[int, ...], tuple[int, ...], str, int]
 """The text, special ids before and behind it, a doubt about it, and an estimate of the tokens beyond it."""
 
 
-class _Text(Struct, frozen=True):
+class _Text(Struct, frozen=True, gc=False):
     """A prompt as text, and what goes around it."""
 
     pieces: list[str]

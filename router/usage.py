@@ -22,7 +22,7 @@ _CLIENTS_FAULT = re.compile(
 _ABORTED = re.compile(rb'"finish_reason":\s*"abort"')
 
 
-class Usage(Struct, frozen=True):
+class Usage(Struct, frozen=True, gc=False):
     """What the engine reports of one request, in tokens."""
 
     prompt_tokens: int | None

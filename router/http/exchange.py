@@ -59,7 +59,7 @@ class Timeouts:
     idle_s: float | None = 600.0
 
 
-class Ending(Struct, frozen=True):
+class Ending(Struct, frozen=True, gc=False):
     """How an exchange ended once its reply had begun."""
 
     status: int

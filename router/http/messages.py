@@ -37,7 +37,7 @@ class Limits:
     body_bytes: int = 64 * 1024 * 1024
 
 
-class Call(Struct, frozen=True):
+class Call(Struct, frozen=True, gc=False):
     """One complete request of a client, hop-by-hop headers already dropped, the body whole and untouched."""
 
     method: bytes

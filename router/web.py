@@ -20,7 +20,7 @@ from router.http.messages import Call, Framing, Headers, Source, origin_form, wi
 from router.kv_events import KvEvents, KvState
 from router.side_connection import error_response, followed
 
-_QUEUED_BYTES = 64 * 1024  # a reply that waits for a slow client stops the replica at this much
+_QUEUED_BYTES = 16 * 1024  # a reply that waits for a slow client stops the replica at this much
 
 Json = dict[str, Any]
 
@@ -80,9 +80,9 @@ class QueuedReply:
         while True:
             while self._parts:
                 part = self._parts.popleft()
-                self._size_bytes -= len(part)
                 if request.method != "HEAD":
                     await response.write(part)
+                self._size_bytes -= len(part)  # only now: until then the transport may hold it
             if self.source is not None and self._size_bytes <= _QUEUED_BYTES:
                 self.source.resume()
             if self._aborted:

@@ -371,6 +371,9 @@ class FakeTransport(asyncio.Transport):
     def write(self, data) -> None:
         self.written += bytes(data)
 
+    def set_write_buffer_limits(self, high=None, low=None) -> None:
+        pass
+
     def get_write_buffer_size(self) -> int:
         return 0
 

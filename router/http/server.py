@@ -22,6 +22,7 @@ _KEPT_WHILE_BUSY_BYTES = 64 * 1024  # bytes a client may send ahead before its s
 _UNKNOWN_BYTES = 64 * 1024  # how much of a body is taken before it is asked who sends it
 _LINGER_S = 2.0  # how long an early error waits for the client to stop sending, so that a reset does not eat the answer
 _COLON = b": "
+_UNSENT_BYTES = 16 * 1024  # what a client has not taken, beyond which its replica is no longer read
 _POST = b"POST "
 _READ_HERE = frozenset((b"host", b"content-length", b"transfer-encoding", b"expect"))
 _ONCE = {b"host": "Host", b"authorization": "Authorization"}
@@ -56,6 +57,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport = transport  # type: ignore[assignment]  # TCP, so a full transport
+        self._transport.set_write_buffer_limits(high=_UNSENT_BYTES)
         peer = transport.get_extra_info("peername")
         self._peer = str(peer[0]) if peer else "unknown"
         self._listener.connections.add(self)

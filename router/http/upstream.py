@@ -12,8 +12,7 @@ from router.http.connection import ReplicaConnection
 from router.http.exchange import Attempt, Ending, Lost, Timeouts, Unreachable, UpstreamError
 from router.http.messages import Reply
 
-
-_AHEAD_BYTES = 32 * 1024  # what the system takes ahead, twice this: a read is all a stopped client costs beyond its buffer
+_AHEAD_BYTES = 32 * 1024  # what the system takes ahead is twice this, and all of it may come in one read
 
 
 class Upstream:

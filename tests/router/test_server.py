@@ -351,6 +351,9 @@ def test_requests_are_the_same_however_they_are_cut(cuts):
 class ClosedTransport:
     """A socket that is gone, as uvloop shows it: writing to it raises."""
 
+    def set_write_buffer_limits(self, high):
+        pass
+
     def get_extra_info(self, name):
         return None
 

@@ -40,7 +40,7 @@ soak: .venv/.test
 	@$(BIN)/python -m tests.soak $(or $(SECONDS),600)
 
 fuzz: .venv/.test
-	@$(BIN)/python -m pytest -q tests/router/test_fuzz.py --hypothesis-profile=long
+	@$(BIN)/python -m pytest -q tests/router/test_fuzz.py --hypothesis-profile=long -o timeout=900
 
 dist: .venv/.test
 	@$(BIN)/python -m build

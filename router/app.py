@@ -272,7 +272,7 @@ async def _administered(
     config = reload.config
     application = admin_application(
         gateway,
-        metrics=metrics.exposition,
+        metrics=metrics.scraped,
         health=lambda: state(watcher, events),
         body_bytes=config.limits.body_bytes,
         routes=[*page.routes(), *member_routes(reload.membership, config), *more],

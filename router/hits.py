@@ -21,7 +21,7 @@ from router.prompt_heads import Heads
 _NAMES = 256
 _LONGEST_NAME = 64
 _OPEN = 20_000
-_ROWS = 20_000
+_ROWS = 5_000
 
 Where = tuple[str, str, str]
 

@@ -6,7 +6,7 @@ one serves `/metrics`, `/explain` and `/state`. Not here: routing.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import orjson
@@ -204,7 +204,7 @@ def public_application(
 def admin_application(
     gateway: Gateway,
     *,
-    metrics: Callable[[], bytes],
+    metrics: Callable[[], Awaitable[bytes]],
     health: Callable[[], Json],
     body_bytes: int,
     routes: Iterable[web.RouteDef] = (),
@@ -212,7 +212,7 @@ def admin_application(
     """Metrics, dry runs and `routes`, for operators only: they tell what is cached, which tenants must not learn."""
 
     async def exposition(_: web.Request) -> web.Response:
-        return web.Response(body=metrics(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+        return web.Response(body=await metrics(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def explained(request: web.Request) -> web.Response:
         path = request.query.get("path", "/v1/chat/completions")

@@ -194,3 +194,10 @@ def test_how_well_a_cache_is_known(metrics):
     assert found["router_kv_standing"] == standing
     assert found["router_kv_degraded"] == {("r1",): 0.0}
     assert found["router_kv_batches_total"] == {("r1",): 0.0}
+
+
+async def test_what_is_put_into_text_beside_the_loop_is_the_same(metrics):
+    metrics.answered(DONE)
+    ours = [line for line in metrics.exposition().splitlines() if line.startswith(b"router_")]
+    assert [line for line in (await metrics.scraped()).splitlines() if line.startswith(b"router_")] == ours
+    assert len(ours) > 50

@@ -93,7 +93,7 @@ class Engines:
     def close(self) -> None:
         assert self.launcher.stdin is not None
         self.launcher.stdin.close()
-        self.launcher.wait(timeout=60)
+        self.launcher.wait(timeout=300)  # the kernel takes its time to end some dozen processes on a busy machine
         assert self.launcher.stdout is not None
         self.launcher.stdout.close()
 

@@ -1,18 +1,18 @@
 """Longest-prefix affinity with load fallback, reasoned in work: the default policy.
 
-    waiting    (pending uncached prompt tokens + `in_flight_tokens` x requests in flight) / weight
-    private    uncached tokens of this prompt that only its own conversation can use again
-    shared     uncached tokens of its leading blocks that many different prompts continue (a system prompt, tools)
-    scarce     those of them with fewer copies than their share of all prompts deserves: one more copy is an investment
-    full       share of the cache that is held, 0 to 1: new blocks evict only from a full one
-    cost       waiting + (k + full) x (private + full x (shared - scarce)) / weight
+    cost       (waiting + price x uncached) / weight; the least one wins
+    waiting    pending uncached prompt tokens + `in_flight_tokens` x requests in flight
+    uncached   private + full x (shared - scarce), in tokens: what only its own conversation can use again counts whole;
+               a head that many prompts continue by how full the cache is; copies that it is short of are an investment
+    price      k + full + 4 x crowd + 2 x waiting / prompt tokens
     k          1 + 1 / (1 - pinned), pinned = the share of the KV pool that running requests hold, at most 0.9
+    crowd      (requests in flight + 1) / (their mean over the replicas + 1)
 
-A warm replica is left only when waiting there costs more than computing elsewhere. Why so: recomputing a shared head is
-paid once per replica and then helps everybody, so where there is room it must not attract (naive longest-prefix sends
-every new user to the first replica that saw the system prompt, whose cache then thrashes while the others stay empty).
-Where there is none, one more copy crowds out somebody's blocks; a moved conversation does so always, the more the
-fuller the pool. Decoding requests count, or new users pile onto one replica. `bench/compare_policies.py` compares.
+What is recomputed costs more than its own time: it evicts (full), delays those already there (crowd), and where prompts
+queue, capacity is short (waiting): so the longer queues are, the more waits a warm prompt; and long prompts keep off
+replicas with many requests, which leaves these to short ones. A shared head is paid once per replica, then helps all:
+where there is room it must not attract (naive longest-prefix sends every new user to the first replica that saw the
+system prompt). Decoding requests count, or new users pile onto one replica. `bench/against_the_field.py` compares.
 """
 
 # ruff: noqa: FURB136 -- max() and min() cost more than what they compare, for every replica of every request
@@ -23,6 +23,8 @@ from collections.abc import Sequence
 from policies.types import Choice, Replica, Request
 
 _MOST_PINNED = 0.9
+_CROWD = 4.0  # 2 leaves more short prompts waiting behind long ones, 8 makes long ones wait for all others
+_QUEUE = 2.0  # without it prompts leave warm replicas when all have queues; 1 to 4 are alike
 _LEAST_FULLNESS = 0.02  # an empty cache still has to compute the head once; any value up to 0.1 measured the same
 _UNKNOWN_FULLNESS = 0.16  # for shared heads on a replica of unknown size: .05 to 1 measured the same
 
@@ -31,7 +33,7 @@ class PrefixAware:
     """Go where the prefix probably is, unless waiting there costs more than recomputing elsewhere.
 
     `in_flight_tokens`: what one request in flight counts for beside its prefill, in prompt tokens (16 to 256 work).
-    `stickiness`: what recomputing a private token counts for; unset, it follows how full the replica's KV pool is.
+    `stickiness`: the part `k` of what recomputing a token counts for; unset, it follows how full the KV pool is.
     """
 
     def __init__(self, *, in_flight_tokens: float = 64.0, stickiness: float | None = None, seed: int = 0) -> None:
@@ -64,6 +66,9 @@ class PrefixAware:
         shared = replicas[0].shared_blocks * block_tokens
         scarce = replicas[0].scarce_blocks * block_tokens
         in_flight_tokens, stickiness = self._in_flight_tokens, self._stickiness
+        count = len(replicas)
+        crowd = _CROWD * count / (sum([replica.in_flight for replica in replicas]) + count)
+        queue = _QUEUE / (prompt_tokens or 1)
         costs = []
         for replica in replicas:
             matched = replica.matched_blocks * block_tokens
@@ -85,5 +90,6 @@ class PrefixAware:
             else:
                 k = 1.0 + 1.0 / (1.0 - (pinned if pinned < _MOST_PINNED else _MOST_PINNED))
             waiting = replica.pending_prefill_tokens + in_flight_tokens * replica.in_flight
-            costs.append((waiting + (k + full) * uncached) / replica.weight)
+            price = k + full + crowd * (replica.in_flight + 1) + queue * waiting
+            costs.append((waiting + price * uncached) / replica.weight)
         return costs

@@ -68,14 +68,25 @@ def prompt(tokens: int) -> Request:
             2000, "r1 m=60 s=60 c=40 | r2 s=60 c=40", Choice("r1", "prefix"), id="only its scarce part is free"
         ),
         pytest.param(
-            2000, "r1 m=80 s=60 c=60 p=1000 | r2 s=60 c=60", Choice("r2", "load"), id="nor its few own blocks"
+            2000, "r1 m=80 s=60 c=60 p=1600 | r2 s=60 c=60", Choice("r2", "load"), id="nor its few own blocks"
         ),
         pytest.param(2000, "r1 h=80 n=100 | r2 h=60 n=100", Choice("r2", "load"), id="as busy: where there is room"),
         pytest.param(2000, "r1 h=80 n=100 | r2 h=99 n=200", Choice("r2", "load"), id="room is a share"),
         pytest.param(2000, "r1 m=9 f=1 | r2 m=9", Choice("r2", "load"), id="all are as warm: load decides"),
         pytest.param(2000, "r1 p=1000 w=4 | r2 p=500", Choice("r1", "load"), id="four times as fast"),
-        pytest.param(2000, "r1 m=50 p=1700 n=9 | r2 n=9", Choice("r2", "load"), id="an empty pool: moving is cheap"),
-        pytest.param(2000, "r1 m=50 p=1700 k=0.8 | r2 k=0.8", Choice("r1", "prefix"), id="a full pool: it costs"),
+        pytest.param(2000, "r1 m=50 p=2600 n=9 | r2 n=9", Choice("r2", "load"), id="an empty pool: moving is cheap"),
+        pytest.param(2000, "r1 m=50 p=2600 k=0.8 | r2 k=0.8", Choice("r1", "prefix"), id="a full pool: it costs"),
+        pytest.param(
+            9000, "r1 f=2 | r2 f=6 p=900 | r3 f=4 p=300", Choice("r1", "load"), id="a long prompt keeps off a crowd"
+        ),
+        pytest.param(
+            9000, "r1 f=2 p=16000 | r2 f=6 p=9000", Choice("r1", "load"), id="even where fewer tokens wait, if long"
+        ),
+        pytest.param(200, "r1 f=2 p=16000 | r2 f=6 p=9000", Choice("r2", "load"), id="a short one goes there"),
+        pytest.param(2000, "r1 m=30 p=9000 | r2", Choice("r2", "load"), id="others are idle: leave a long queue"),
+        pytest.param(
+            2000, "r1 m=30 p=9000 | r2 p=7000", Choice("r1", "prefix"), id="all have queues: capacity is short, stay"
+        ),
         pytest.param(2000, "r1 m=50 p=9900 k=1.0 | r2 k=1.0", Choice("r2", "load"), id="yet is not infinite"),
     ],
 )
@@ -86,10 +97,11 @@ def test_the_cheapest_replica_wins(tokens: int, view: str, expected: Choice) -> 
 def test_the_cost_is_the_documented_one() -> None:
     view = replicas("r1 m=10 s=20 c=15 p=300 f=2 w=2 k=0.5 h=40 n=50 | r2 s=20 c=15")
     costs = PrefixAware(in_flight_tokens=50).explained(prompt(1000), view)
-    assert costs["r1"] == pytest.approx((300 + 100) / 2 + (3 + 0.8) * (680 + 0.8 * 80) / 2)
-    assert costs["r2"] == pytest.approx((2 + 1) * (680 + 0.16 * 80))
+    crowd, queue = 4 * (2 + 1) / (1 + 1), 2 * 400 / 1000
+    assert costs["r1"] == pytest.approx((400 + (3 + 0.8 + crowd + queue) * (680 + 0.8 * 80)) / 2)
+    assert costs["r2"] == pytest.approx((2 + 1 + 4 * 1 / (1 + 1)) * (680 + 0.16 * 80))
     [plain] = PrefixAware(stickiness=1.0).explained(prompt(1000), replicas("r1 s=20 n=9")).values()
-    assert plain == pytest.approx(680 + 0.02 * 320), "an empty cache still computes the head once"
+    assert plain == pytest.approx((1 + 4) * (680 + 0.02 * 320)), "an empty cache still computes the head once"
 
 
 def test_an_unknown_size_counts_as_full() -> None:
@@ -160,7 +172,7 @@ def test_a_hot_prefix_spills_gets_more_copies_and_comes_home(count: int) -> None
     fleet, policy = Fleet(), PrefixAware()
     for number in range(count):
         fleet.joined(f"r{number}")
-    hot = [replace(sample_request(1, blocks=60), id=f"hot-{number}") for number in range(4 * count)]
+    hot = [replace(sample_request(1, blocks=60), id=f"hot-{number}") for number in range(6 * count)]
     for asked in hot:
         fleet.sent(asked, policy.choose(asked, fleet.view(asked, 0.0)).replica)
     loads = [fleet.load(f"r{number}")[0] for number in range(count)]

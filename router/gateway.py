@@ -25,6 +25,7 @@ from router.placing import Placing
 from router.prompts import Prompt
 from router.retries import Retries
 from router.tenants import Door, Guest
+from router.turns import Turns
 
 TENANT = b"x-router-tenant"
 """Header in which an operator names the tenant of a dry run, on the admin port only."""
@@ -64,6 +65,7 @@ class Gateway:
         self._user = user
         self._session = session
         self._sessions = Sessions()
+        self._turns = Turns(clock)
         self._answers = Answers(fleet)
         self._clock = clock
         self._count = 0
@@ -100,6 +102,8 @@ class Gateway:
         ask = asked(call)
         served = self.models.served(ask.model, guest.salt or ask.salt)
         call = self.tenants.salted(call, ask, guest)
+        if self._turns.over:
+            await self._turns.next()
         prompt = await served.read(ask)
         self._count += 1
         request = Request(

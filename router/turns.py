@@ -34,7 +34,7 @@ class Turns:
 
     async def next(self) -> None:
         """Return in a turn that has time left."""
-        while self.over:
+        while self.over:  # noqa: ASYNC110 -- the loop itself is what is waited for
             await asyncio.sleep(0)
 
     def _ended(self) -> None:

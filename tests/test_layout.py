@@ -48,6 +48,7 @@ OF_SEVERAL_MODULES = {
     "test_clients.py",  # the whole router, as client libraries use it
     "test_backpressure.py",  # the whole router as a process, with clients that stop reading
     "test_cancellation.py",  # clients that leave, in every phase of a request
+    "test_uvloop.py",  # clients that leave, on the faster loop
     "test_failover.py",  # the whole router over replicas that are killed, stopped and started again
     "test_published.py",  # the whole simulator, against what others published
 }

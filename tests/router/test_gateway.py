@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from router.readers import TINY
+from router.sections import ReplicaAddress
 from tests.fakes import (
     BODY,
     IDLE,
@@ -513,3 +514,41 @@ async def test_a_prompts_last_full_block_is_held_though_it_could_not_be_read():
         exposed = up.metrics.exposition().decode()
     predicted = next(line for line in exposed.splitlines() if line.startswith("router_predicted_tokens_total"))
     assert predicted.endswith(" 16.0")
+
+
+async def test_a_kept_connection_and_a_new_one_that_both_die_lead_to_the_next_replica_and_then_to_502():
+    async def once(exchange):
+        if len(exchange.replica.seen) > 1:
+            exchange.cut()
+            return
+        await exchange.send(ok())
+
+    async with fake_replica(once) as a, fake_replica(once) as b, router_over(a, b) as up:
+        assert [(await posted(up.url)).status for _ in range(2)] == [200, 200]
+        assert (len(a.seen), len(b.seen)) == (1, 1)
+        reply = await posted(up.url)
+        assert (reply.status, reply.error["code"]) == (502, "replica_unreachable")
+        assert (len(a.seen), len(b.seen)) == (3, 3)  # each on its kept connection and on a new one
+        assert [dict(state.failures) for state in up.watcher.states()] == [{"lost": 1}, {"lost": 1}]
+
+
+async def test_the_only_replica_is_asked_again_after_a_failure():
+    answers = [None, ok()]
+
+    async def answer(exchange):
+        said = answers.pop(0)
+        await exchange.send(said) if said else exchange.cut()
+
+    async with fake_replica(answer) as only, router_over(only) as up:
+        assert [(await posted(up.url)).status for _ in range(2)] == [502, 200]
+
+
+async def test_a_request_in_the_same_turn_as_a_replica_that_joins_is_served():
+    async with fake_replica() as first, fake_replica() as second, router_over(first) as up:
+        adding = asyncio.ensure_future(up.reload.membership.added(ReplicaAddress(name="new", url=second.url)))
+        replies = await asyncio.gather(*(posted(up.url) for _ in range(5)))
+        assert {reply.status for reply in replies} == {200}
+        assert await adding == "new"
+        await until(lambda: up.fleet.is_open("new"))
+        assert {(await posted(up.url)).status for _ in range(4)} == {200}
+        assert second.seen

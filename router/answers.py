@@ -15,7 +15,6 @@ from msgspec import Struct
 from policies.blocks import TOKEN_BYTES, Chain
 from router.prompt_cache import Prefix
 from router.tokenizers import Tokenizer, TokenizerError
-from router.usage import usage
 
 _MOST_INLINE = 8 * 1024  # characters; a longer answer takes over half a millisecond to tokenize and hash
 
@@ -109,14 +108,15 @@ def answer_blocks(prompt: Open, answer: Answer, prompt_tokens: int, known: int) 
 def answer_of(body: bytes) -> Answer | None:
     """The answer of a chat completion that stopped by itself; None of anything else, and of one that is cut."""
     try:
-        told = usage(body)
-        (choice,) = orjson.loads(body)["choices"]  # of several, each is another branch
+        told = orjson.loads(body)
+        (choice,) = told["choices"]  # of several, each is another branch
         message = choice["message"]
         text = message["content"]
+        prompt_tokens, output_tokens = told["usage"].get("prompt_tokens"), told["usage"]["completion_tokens"]
         if choice["finish_reason"] != "stop" or choice.get("stop_reason") is not None or message.get("tool_calls"):
             return None
     except (ValueError, LookupError, TypeError, AttributeError):
         return None
-    if not isinstance(text, str) or told.output_tokens is None:
+    if not isinstance(text, str) or not isinstance(output_tokens, int) or not isinstance(prompt_tokens, int | None):
         return None
-    return Answer(text, told.prompt_tokens, told.output_tokens)
+    return Answer(text, prompt_tokens, output_tokens)

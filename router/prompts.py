@@ -107,9 +107,9 @@ class LocalReader:
 
     async def read(self, route: str, body: Mapping[str, Any], chain: Chain) -> Prompt:
         try:
-            size = text_size(body)
-            prompt = self._short(body, chain) if size <= _SHORT and route == _CHAT and PLAIN.issuperset(body) else None
+            prompt = self._short(body, chain) if route == _CHAT and PLAIN.issuperset(body) else None
             if prompt is None:
+                size = text_size(body)
                 prompt = without_blocks(route, size) or await self._read(route, body, chain, size)
         except (NotText, TemplateError, TokenizerError, OverflowError) as error:
             return Prompt(estimated_tokens(body), (), "none", str(error))
@@ -134,7 +134,7 @@ class LocalReader:
 
     def _short(self, body: Mapping[str, Any], chain: Chain) -> Prompt | None:
         """A short plain chat of a shape seen before; None for any other, which takes longer to read."""
-        text = self._plans.text(body) if self._plans is not None else None
+        text = self._plans.text(body, _SHORT) if self._plans is not None else None
         if text is None or len(text) > _SHORT:
             return None
         (ids,) = self.tokenizer.encode([text])

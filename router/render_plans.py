@@ -73,9 +73,12 @@ class RenderPlans:
     def __repr__(self) -> str:
         return f"<RenderPlans {sum(len(learnt.plans) for learnt in self._shapes.values())} plans>"
 
-    def text(self, body: Mapping[str, Any]) -> str | None:
-        """A chat's text exactly as the template renders it; None when that takes the template."""
-        found = _contents(body)
+    def text(self, body: Mapping[str, Any], most_chars: int | None = None) -> str | None:
+        """A chat's text exactly as the template renders it; None when that takes the template.
+
+        With `most_chars`, None for a chat of more, before anything is done with it.
+        """
+        found = _contents(body, most_chars)
         if found is None:
             return None
         shape, contents = found
@@ -130,7 +133,7 @@ class RenderPlans:
         return conversation(body, takes_parts=template.takes_parts, knows_developer=template.knows_developer)
 
 
-def _contents(body: Mapping[str, Any]) -> tuple[Shape, list[str]] | None:
+def _contents(body: Mapping[str, Any], most_chars: int | None) -> tuple[Shape, list[str]] | None:
     """The shape and the contents of a chat whose messages are a role and a text each; None for any other."""
     messages = body.get("messages")
     if type(messages) is not list or not messages:
@@ -145,6 +148,8 @@ def _contents(body: Mapping[str, Any]) -> tuple[Shape, list[str]] | None:
             return None
         roles.append(role)
         contents.append(content)
+    if most_chars is not None and sum(map(len, contents)) > most_chars:
+        return None
     rest = b""
     seen = SHAPING & body.keys()
     if seen:

@@ -1,8 +1,8 @@
 """Counts how often the event loop stalls: a timer that measures how late it is.
 
 The one rule: everything of the router runs on one loop, so whatever holds it holds everybody. `busy` is a stall
-in which the loop's own thread computed, a fault of the router; in the others, `waiting`, it was kept from running: by
-a machine with too little CPU, or by a call that blocks. Not here: finding the cause (`PYTHONASYNCIODEBUG=1` tells).
+in which the loop's own thread computed for as long, a fault of the router; in the others, `waiting`, it was kept from
+running: by a machine with too little CPU, or by a call that blocks. Not here: finding the cause (`PYTHONASYNCIODEBUG=1` tells).
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class Stalls:
         """The timer rang at `now_s`, when the loop's thread had computed for so long."""
         late_s = now_s - self._due_s
         if late_s > STALL_S:
-            if computed_s - self._computed_s > late_s / 2:
+            if computed_s - self._computed_s > STALL_S:
                 self.busy += 1
             else:
                 self.waiting += 1

@@ -14,7 +14,7 @@ def test_only_what_is_late_by_more_than_a_stall_counts():
         (0.0, 0.0),
         (STALL_S / 2, STALL_S / 2),
         (STALL_S * 2, STALL_S * 2),
-        (STALL_S * 1.5, 0.01),
+        (STALL_S * 1.5, STALL_S * 0.9),  # more than half of it, on a machine that others use too
     ):
         stalls.woken(100.0 + late_s, computed_s)
     assert (stalls.busy, stalls.waiting) == (1, 1)

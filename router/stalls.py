@@ -2,7 +2,8 @@
 
 The one rule: everything of the router runs on one loop, so whatever holds it holds everybody. `busy` is a stall
 in which the loop's own thread computed for as long, a fault of the router; in the others, `waiting`, it was kept from
-running: by a machine with too little CPU, or by a call that blocks. Not here: finding the cause (`PYTHONASYNCIODEBUG=1` tells).
+running: by a machine with too little CPU, or by a call that blocks. Not here: finding the cause
+(`PYTHONASYNCIODEBUG=1` tells).
 """
 
 import asyncio

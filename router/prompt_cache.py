@@ -39,14 +39,18 @@ class Prefix(Struct, frozen=True, gc=False):
         return keys
 
 
-def names(pieces: Sequence[str], seed: bytes) -> list[bytes]:
+def utf8(text: str) -> bytes:
+    """A text's bytes, lone surrogates and all."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def names(pieces: Sequence[bytes], seed: bytes) -> list[bytes]:
     """Names of the growing prefixes of a text cut into pieces."""
     digest = hashlib.sha256(seed)
     found = []
     for piece in pieces:
-        data = piece.encode("utf-8", "surrogatepass")
-        digest.update(len(data).to_bytes(8, "little"))
-        digest.update(data)
+        digest.update(len(piece).to_bytes(8, "little"))
+        digest.update(piece)
         found.append(digest.digest()[:KEY_BYTES])
     return found
 

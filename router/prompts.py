@@ -31,7 +31,7 @@ from router.prompt_bodies import (
     truncation,
     without_blocks,
 )
-from router.prompt_cache import Prefix, PrefixCache, names
+from router.prompt_cache import Prefix, PrefixCache, names, utf8
 from router.prompt_dialects import as_chat
 from router.prompt_fallbacks import ReplicaReader, TextReader
 from router.render_plans import SHAPING, RenderPlans
@@ -60,7 +60,8 @@ Rendered = tuple[str, tuple[int, ...], tuple[int, ...], str, int]
 class _Text(Struct, frozen=True, gc=False):
     """A prompt as text, and what goes around it."""
 
-    pieces: list[str]
+    pieces: list[bytes]
+    """UTF-8."""
     names: list[bytes]
     """Names of all prefixes but the whole: the last piece (a generation prompt) will not come back."""
     leading: bytes
@@ -89,12 +90,12 @@ class LocalReader:
         self.template = template
         self.doubt = ""
         """Why these ids may differ from the engine's, where a comparison found that they do."""
-        self._plans = RenderPlans(template) if template is not None else None
         self._block_tokens = block_tokens
         self._cache = PrefixCache(cache_bytes)
         self._executor = executor
         self._source = source
         self._cut = self._best_cut()
+        self._plans = RenderPlans(template, self._cut) if template is not None else None
         self._closing = self._answer_closing()
         tokenizer.encode(["warm up: the first call of an engine is its slowest"])
 
@@ -173,24 +174,31 @@ class LocalReader:
         return text, before, behind, asked.beyond_text or doubt, tokens_after
 
     def _text(self, route: str, body: Mapping[str, Any], chain: Chain) -> _Text:
-        text, before, behind, doubt, after = self._planned(route, body) or self._rendered(route, body)
+        planned = self._planned(route, body)
+        if planned is not None:
+            cut, before, behind, doubt = planned
+            after = 0
+        else:
+            text, before, behind, doubt, after = self._rendered(route, body)
+            cut = [utf8(piece) for piece in pieces(text, self._cut)]
         leading, trailing = packed(before), packed(behind)
-        if len(text) <= _SHORT:
-            return _Text([text], [], leading, trailing, doubt, after)
-        cut = pieces(text, self._cut)
+        if sum(map(len, cut)) <= _SHORT:
+            return _Text([b"".join(cut)], [], leading, trailing, doubt, after)
         return _Text(cut, names(cut[:-1], chain.identity() + leading), leading, trailing, doubt, after)
 
-    def _planned(self, route: str, body: Mapping[str, Any]) -> Rendered | None:
-        """A chat of a shape seen before, without running the template."""
+    def _planned(
+        self, route: str, body: Mapping[str, Any]
+    ) -> tuple[list[bytes], tuple[int, ...], tuple[int, ...], str] | None:
+        """A chat of a shape seen before in pieces, without running the template."""
         if self._plans is None:
             return None
         chat, doubt = as_chat(route, body)
-        text = self._plans.text(chat)
-        if text is None:
+        cut = self._plans.cut_text(chat)
+        if cut is None:
             return None
         if chat.get("add_special_tokens") is True:
-            return text, self.tokenizer.special_prefix, self.tokenizer.special_suffix, doubt, 0
-        return text, (), (), doubt, 0
+            return cut, self.tokenizer.special_prefix, self.tokenizer.special_suffix, doubt
+        return cut, (), (), doubt
 
     def _best_cut(self) -> str:
         if self.template is None:
@@ -241,7 +249,8 @@ class LocalReader:
         """The prompt as its answer will continue it, for plain chats."""
         if self._closing is None or route != _CHAT or text.trailing or not SHAPING.isdisjoint(body):
             return None
-        return Open(self.tokenizer, self._closing, chain, before, text.pieces[-1], text.leading, self._block_tokens)
+        last = _decoded(text.pieces[-1])
+        return Open(self.tokenizer, self._closing, chain, before, last, text.leading, self._block_tokens)
 
     async def _inline(self, inline: bool, work: Callable[[], T]) -> T:
         """Short work here and now, long work in a thread."""
@@ -256,14 +265,14 @@ class LocalReader:
 
     def _whole(self, text: _Text, chain: Chain) -> tuple[int, list[bytes]]:
         """A text of one piece, of which nothing is remembered."""
-        (ids,) = self.tokenizer.encode(text.pieces)
+        (ids,) = self.tokenizer.encode([_decoded(text.pieces[0])])
         data = text.leading + ids + text.trailing
         return len(data) // TOKEN_BYTES, chain.copy().grow(data, self._block_tokens)
 
     async def _tokenized(self, text: _Text, chain: Chain) -> tuple[Prefix | None, int, list[bytes]]:
         """What comes before the last piece, and all tokens and keys."""
         known, start = self._cache.longest(text.names)
-        fresh = text.pieces[known:]
+        fresh = [_decoded(piece) for piece in text.pieces[known:]]
         inline = sum(map(len, fresh)) <= self.tokenizer.inline_bytes
         grown = await self._inline(inline, lambda: self._grown(start, chain, text, fresh))
         self._cache.add(text.names, grown[:-1])
@@ -284,6 +293,10 @@ class LocalReader:
             prefix = Prefix(state, keys, before + len(data) // TOKEN_BYTES, prefix)
             grown.append(prefix)
         return grown
+
+
+def _decoded(piece: bytes) -> str:
+    return piece.decode("utf-8", "surrogatepass")
 
 
 def _many_messages(body: Mapping[str, Any]) -> bool:

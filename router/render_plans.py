@@ -15,6 +15,7 @@ import orjson
 from msgspec import Struct
 
 from router.chat import conversation
+from router.prompt_cache import utf8
 from router.templates import ChatTemplate
 from router.traced import Guard, Place, Trace, Traced
 
@@ -43,16 +44,26 @@ class _Plan(Struct, frozen=True):
     guards: tuple[Guard, ...]
     dates: tuple[tuple[str, str], ...]
     pieces: tuple[str | Place, ...]
+    cut: tuple[tuple[bytes | Place, ...], ...]
+    """The same, cut before each place where texts may be cut."""
 
-    def text(self, contents: list[str], template: ChatTemplate) -> str | None:
-        """The rendered text; None when the template would take another way."""
+    def holds(self, contents: list[str], template: ChatTemplate) -> bool:
+        """Whether the template would take the same way again."""
         for guard in self.guards:
             if not guard.holds(contents):
-                return None
-        for form, date in self.dates:
-            if template.date(form) != date:
-                return None
+                return False
+        return all(template.date(form) == date for form, date in self.dates) if self.dates else True
+
+    def text(self, contents: list[str]) -> str:
+        """The rendered text."""
         return "".join([piece if isinstance(piece, str) else piece.of(contents) for piece in self.pieces])
+
+    def cut_text(self, contents: list[str]) -> list[bytes]:
+        """The rendered text in pieces, as UTF-8. A content is never cut: that is as safe as cutting."""
+        return [
+            b"".join([part if isinstance(part, bytes) else utf8(part.of(contents)) for part in parts])
+            for parts in self.cut
+        ]
 
 
 @dataclass(slots=True)
@@ -66,8 +77,10 @@ class _Learnt:
 class RenderPlans:
     """What has been learnt of one template; bounded, the shapes learnt first go first."""
 
-    def __init__(self, template: ChatTemplate) -> None:
+    def __init__(self, template: ChatTemplate, cut: str = "") -> None:
+        """`cut` is the special token before which texts may be cut; empty where they may not."""
         self._template = template
+        self._cut = cut
         self._shapes: OrderedDict[Shape, _Learnt] = OrderedDict()
 
     def __repr__(self) -> str:
@@ -78,6 +91,16 @@ class RenderPlans:
 
         With `most_chars`, None for a chat of more, before anything is done with it.
         """
+        found = self._plan(body, most_chars)
+        return None if found is None else found[0].text(found[1])
+
+    def cut_text(self, body: Mapping[str, Any]) -> list[bytes] | None:
+        """The same text as UTF-8, in the pieces it may be tokenized in."""
+        found = self._plan(body, None)
+        return None if found is None else found[0].cut_text(found[1])
+
+    def _plan(self, body: Mapping[str, Any], most_chars: int | None) -> tuple[_Plan, list[str]] | None:
+        """What gives a chat's text, and the contents of its messages."""
         found = _contents(body, most_chars)
         if found is None:
             return None
@@ -89,15 +112,15 @@ class RenderPlans:
                 self._shapes.popitem(last=False)
         else:
             for plan in learnt.plans:
-                text = plan.text(contents, self._template)
-                if text is not None:
-                    return text
+                if plan.holds(contents, self._template):
+                    return plan, contents
         if not learnt.attempts_left:
             return None
         learnt.attempts_left -= 1
-        return self._learn(learnt, body, contents)
+        made = self._learn(learnt, body, contents)
+        return None if made is None else (made, contents)
 
-    def _learn(self, learnt: _Learnt, body: Mapping[str, Any], contents: list[str]) -> str | None:
+    def _learn(self, learnt: _Learnt, body: Mapping[str, Any], contents: list[str]) -> _Plan | None:
         trace = Trace(contents)
         traced = [
             {"role": message["role"], "content": Traced.at(Place(number), trace)}
@@ -108,12 +131,13 @@ class RenderPlans:
             pieces = self._traced({**body, "messages": traced}, trace)
         except Exception:  # a template may raise anything over strings that are not what they seem
             return None
-        plan = _Plan(tuple(dict.fromkeys(trace.guards)), tuple(trace.dates), pieces)
-        if plan.text(contents, self._template) != text:
+        guards, dates = tuple(dict.fromkeys(trace.guards)), tuple(trace.dates)
+        plan = _Plan(guards, dates, pieces, _cut(pieces, self._cut))
+        if not plan.holds(contents, self._template) or plan.text(contents) != text:
             return None
         learnt.plans = (*learnt.plans[-_PLANS_PER_SHAPE + 1 :], plan)
         learnt.attempts_left = _ATTEMPTS
-        return text
+        return plan
 
     def _rendered(self, body: Mapping[str, Any]) -> str:
         asked = self._asked(body)
@@ -162,6 +186,19 @@ def _contents(body: Mapping[str, Any], most_chars: int | None) -> tuple[Shape, l
         if len(rest) > _LONGEST_SHAPE_BYTES:
             return None
     return (tuple(roles), rest), contents
+
+
+def _cut(pieces: tuple[str | Place, ...], cut: str) -> tuple[tuple[bytes | Place, ...], ...]:
+    """The pieces in groups that begin where literal text may be cut."""
+    groups: list[list[bytes | Place]] = [[]]
+    for piece in pieces:
+        if not isinstance(piece, str):
+            groups[-1].append(piece)
+            continue
+        first, *rest = piece.split(cut) if cut else [piece]
+        groups[-1] += [utf8(first)] if first else []
+        groups += [[utf8(cut + more)] for more in rest]
+    return tuple(tuple(group) for group in groups if group)
 
 
 def _merged(pieces: tuple[str | Place, ...]) -> tuple[str | Place, ...]:

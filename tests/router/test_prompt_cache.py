@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.blocks import Chain
-from router.prompt_cache import Prefix, PrefixCache, names
+from router.prompt_cache import Prefix, PrefixCache, names, utf8
 
 
 def grown(count: int, keys: int = 2, seed: int = 0) -> list[Prefix]:
@@ -16,8 +16,8 @@ def grown(count: int, keys: int = 2, seed: int = 0) -> list[Prefix]:
     return found
 
 
-@given(st.lists(st.text(), max_size=6), st.lists(st.text(), max_size=6))
-def test_names_tell_lists_of_pieces_apart(one: list[str], two: list[str]) -> None:
+@given(st.lists(st.binary(), max_size=6), st.lists(st.binary(), max_size=6))
+def test_names_tell_lists_of_pieces_apart(one: list[bytes], two: list[bytes]) -> None:
     shared = 0
     while shared < min(len(one), len(two)) and one[shared] == two[shared]:
         shared += 1
@@ -27,17 +27,17 @@ def test_names_tell_lists_of_pieces_apart(one: list[str], two: list[str]) -> Non
 
 
 def test_names_depend_on_the_seed() -> None:
-    assert not set(names(["a", "b"], b"one")) & set(names(["a", "b"], b"two"))
-    assert len(names(["\ud800"], b"")[0]) == 16
+    assert not set(names([b"a", b"b"], b"one")) & set(names([b"a", b"b"], b"two"))
+    assert len(names([utf8("\ud800")], b"")[0]) == 16
 
 
 def test_the_longest_known_prefix_is_found() -> None:
     cache = PrefixCache(100_000)
-    known, chain = names(["a", "b", "c"], b""), grown(2)
+    known, chain = names([b"a", b"b", b"c"], b""), grown(2)
     cache.add(known[:2], chain)
     assert cache.longest(known) == (2, chain[1])
-    assert cache.longest(names(["a", "x"], b"")) == (1, chain[0])
-    assert cache.longest(names(["x"], b"")) == (0, None)
+    assert cache.longest(names([b"a", b"x"], b"")) == (1, chain[0])
+    assert cache.longest(names([b"x"], b"")) == (0, None)
     assert cache.longest([]) == (0, None)
 
 
@@ -51,12 +51,12 @@ def test_all_keys_run_from_the_root() -> None:
 def test_the_tail_is_forgotten_before_its_head() -> None:
     entry = PrefixCache.ENTRY_BYTES + 32
     cache = PrefixCache(3 * entry)
-    old, new = names(["a", "b", "c"], b""), names(["x"], b"")
+    old, new = names([b"a", b"b", b"c"], b""), names([b"x"], b"")
     cache.add(old, grown(3))
     cache.add(new, grown(1, seed=1))
     assert cache.longest(old)[0] == 2
     cache.add(old[:2], [])  # read again: now `new` is the oldest
-    cache.add(names(["y"], b""), grown(1, seed=2))
+    cache.add(names([b"y"], b""), grown(1, seed=2))
     assert (cache.longest(old)[0], cache.longest(new)[0]) == (2, 0)
 
 
@@ -64,7 +64,7 @@ def test_the_tail_is_forgotten_before_its_head() -> None:
 def test_it_never_holds_more_than_its_bytes(chains: list[tuple[int, int, int]], capacity_bytes: int) -> None:
     cache = PrefixCache(capacity_bytes)
     for seed, count, keys in chains:
-        wanted = names([str(place) for place in range(count)], bytes([seed]))
+        wanted = names([b"%d" % place for place in range(count)], bytes([seed]))
         known, _ = cache.longest(wanted)
         cache.add(wanted, grown(count, keys)[known:])
         assert cache.size_bytes <= capacity_bytes

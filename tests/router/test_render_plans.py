@@ -107,11 +107,19 @@ def in_full(template: ChatTemplate, body: dict[str, Any]) -> str | None:
 @given(chats=st.lists(MESSAGES, min_size=1, max_size=6))
 def test_a_planned_text_is_the_rendered_text(name: str, chats: list[list[dict[str, str]]]) -> None:
     template = at_noon({**FOLLOWED, **NOT_FOLLOWED}[name])
-    plans = RenderPlans(template)
+    plans = RenderPlans(template, "<s>")
     for messages in [*chats, *chats]:
         body = {"messages": messages}
-        text = plans.text(body)
+        text, cut = plans.text(body), plans.cut_text(body)
         assert text is None or text == in_full(template, body)
+        assert (text is None and cut is None) or b"".join(cut or []).decode("utf-8", "surrogatepass") == text
+
+
+def test_a_text_is_cut_where_the_template_itself_puts_the_token() -> None:
+    messages = [{"role": "user", "content": "a<s>b"}, {"role": "assistant", "content": "c"}]
+    plans = RenderPlans(at_noon(THINKING), "<s>")
+    cut = plans.cut_text({"messages": messages})
+    assert cut == [b"<s>user\na<s>b<e>\n", b"<s>assistant\n<t>\n\n</t>\n\nc<e>\n"]
 
 
 @pytest.mark.parametrize("name", FOLLOWED)

@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import json
-import socket
 import sys
 import threading
 import time

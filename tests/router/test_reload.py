@@ -17,6 +17,7 @@ def config(*replicas, **more):
         "replicas": ",".join(replica.url for replica in replicas),
         "listen.port": 0,
         "admin.port": 0,
+        "admin.allowed_hosts": ["router.test"],
         "tokenizer.where": "text",
         "policy.name": "round-robin",
         **{name.replace("__", "."): value for name, value in more.items()},

@@ -114,3 +114,18 @@ async def test_only_metrics_may_redirect():
 def test_model_entries(body, ids):
     found = model_entries(body)
     assert (found and [entry["id"] for entry in found]) == ids
+
+
+async def test_a_question_on_a_connection_that_was_dropped_is_asked_again_and_is_no_failure():
+    """A replica that drops every second request of a connection sees one more than were asked."""
+    arrivals = []
+
+    async def handler(request: web.Request) -> web.Response:
+        arrivals.append(request.transport)
+        if arrivals.count(request.transport) == 2:
+            request.transport.abort()
+        return web.Response(text="up")
+
+    async with serving("/health", handler) as url, session(timeout_s=5, key=None) as client:
+        assert [await answer(client, url, "/health") for _ in range(3)] == [(200, b"up")] * 3
+    assert len(arrivals) == 5

@@ -130,8 +130,9 @@ class PrefixIndex:
     def missed(self, name: str, blocks: Sequence[bytes], delivered: int) -> None:
         """The replica had only the first `delivered` blocks of this prompt, which it is believed to hold now.
 
-        An engine gives up the tail of a chain before its head: what continued the lost part and was not used since the
-        prompt was sent is lost too. The prompt itself was computed anew.
+        An engine gives up the tail of a chain before its head: what continued the lost part is lost too, if it was not
+        used since the prompt was sent, the rest of the prompt's last run as well. The prompt itself was computed anew.
+        What goes on right behind it has no age apart from it: all but what is expected counts as not used since.
         """
         holder = self._changed(name)
         path, _ = self._tree.path(blocks)
@@ -140,20 +141,30 @@ class PrefixIndex:
             end += depth
             if end > delivered:
                 lost.add(run)
-        if all(run.branches <= (run is not path[-1][0]) for run in lost):
+        if not lost:
+            return
+        last, depth = path[-1]
+        goes_on = holder.depths.get(last, 0) > depth and last not in holder.expected
+        if not goes_on and all(run.branches <= (run is not last) for run in lost):
             return  # nothing else continues it
         own = {run for run, _ in path}
-        stale = []
+        stale, needed = [], set()
         for run in holder.depths:  # oldest first, so children before parents
             if run in own:
                 break
             ancestor = run.parent
             while ancestor is not None and ancestor not in own:
                 ancestor = ancestor.parent
-            if ancestor in lost and run not in holder.expected:
+            if ancestor not in lost:
+                continue
+            if run in holder.expected or run in needed:
+                needed.add(run.parent)
+            else:
                 stale.append(run)
         for run in stale:
             self._tree.shrink(holder, run, 0)
+        if goes_on and last not in needed:
+            self._tree.shrink(holder, last, depth)
 
     def gave_up(self, name: str, block: bytes) -> bool:
         """Whether the replica's belief ended before this block because it had no room for more."""

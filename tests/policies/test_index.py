@@ -117,6 +117,21 @@ class Histories(RuleBasedStateMachine):
                 self.hoped[name].discard(prefix)
 
     @precondition(lambda self: self.held)
+    @rule(name=names, path=paths, delivered=st.integers(0, 8))
+    def miss(self, name: str, path: list[int], delivered: int) -> None:
+        """Which of what continues a lost part goes is the index's affair; all else stays, and what is on its way."""
+        before = self.held.get(name, set())
+        if tuple(path) in before:
+            self.index.missed(name, keys(path), delivered)
+            after = {prefix for prefix in before if self.index.matched(keys(prefix)).get(name, 0) == len(prefix)}
+            lost = tuple(path[: delivered + 1])
+            for prefix in before - after:
+                assert delivered < len(path)
+                assert prefix[: delivered + 1] == lost
+                assert prefix not in heads(path) | self.hoped[name]
+            self.held[name] = after
+
+    @precondition(lambda self: self.held)
     @rule(name=names, capacity=capacities)
     def resize(self, name: str, capacity: int | None) -> None:
         if name in self.held:
@@ -492,6 +507,39 @@ def test_what_continues_a_lost_part_and_was_not_used_since_is_withdrawn() -> Non
     assert index.matched(keys([1, 2, 3, 4, 30, 31])) == {"r1": 6}
     assert index.matched(keys([1, 2, 3, 4, 40, 41])) == {"r1": 6}
     assert index.matched(keys([1, 2, 8, 9])) == {"r1": 4}
+
+
+def test_what_goes_on_in_the_run_of_a_lost_part_is_withdrawn_unless_somebody_needs_it() -> None:
+    whole, prompt = keys([1, 2, 3, 4, 5, 6]), keys([1, 2, 3, 4])
+    index = index_of("r1", "r2")
+    for name in ("r1", "r2"):
+        index.recorded(name, whole)
+    index.recorded("r1", prompt)  # sent again, shorter; one block was there
+    index.missed("r1", prompt, 1)
+    assert index.matched(whole) == {"r1": 4, "r2": 6}
+    assert index.held_blocks("r1") == 4
+    index.recorded("r1", whole, expected=True)  # on its way, it computes the rest anew
+    index.missed("r1", prompt, 1)
+    assert index.matched(whole) == {"r1": 6, "r2": 6}
+    index.computed("r1", whole)
+    index.recorded("r1", keys([1, 2, 3, 4, 5, 6, 7]), expected=True)  # needs all that it continues
+    index.missed("r1", prompt, 1)
+    assert index.matched(keys([1, 2, 3, 4, 5, 6, 7])) == {"r1": 7, "r2": 6}
+    assert_sound(index)
+
+
+def test_what_somebody_on_the_way_needs_is_not_withdrawn_from_under_him() -> None:
+    index = index_of("r1")
+    index.recorded("r1", keys([1, 2]))
+    index.recorded("r1", keys([1, 2, 3, 4]))
+    index.recorded("r1", keys([1, 2, 8]))  # a branch, so that the others are runs of their own
+    index.recorded("r1", keys([1, 2, 3, 4, 5]))
+    index.recorded("r1", keys([1, 2, 3, 4, 6]), expected=True)
+    index.missed("r1", keys([1, 2]), 0)
+    assert_sound(index)
+    assert index.matched(keys([1, 2, 3, 4, 6])) == {"r1": 5}
+    assert index.matched(keys([1, 2, 3, 4, 5])) == {"r1": 4}
+    assert index.matched(keys([1, 2, 8])) == {"r1": 2}
 
 
 def test_a_missed_prompt_that_nothing_continues_stays_as_it_was_computed() -> None:

@@ -167,6 +167,9 @@ class ClientConnection(asyncio.Protocol):
                 raise self._refused(NotImplementedHere("Transfer-Encoding other than chunked is not accepted"))
         self._named = named
         self._passed_on = kept if HOP_BY_HOP.isdisjoint(named) else without_hop_by_hop(kept)
+        if len(self._passed_on) < len(kept) - 1:  # Connection names others: what does not go on counts for nobody
+            for key in named.keys() - _READ_HERE - {name.lower() for name, _ in self._passed_on}:
+                del named[key]
         waits = b"expect" in named and named[b"expect"].lower() == b"100-continue"
         if waits and self._task is None and not self._waiting:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -240,9 +243,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _advance(self) -> None:
         """The exchange is over: close, or go on with what the client sent meanwhile."""
-        if self._transport.is_closing():
-            return
-        if not self._keep_alive:
+        if not self._keep_alive or self._transport.is_closing():
             self._transport.close()
             return
         self._transport.resume_reading()

@@ -125,6 +125,19 @@ async def test_forwarded_for_is_continued():
         assert replica.seen[0].values(b"x-forwarded-host") == [b"front"]
 
 
+async def test_what_connection_names_counts_for_nobody():
+    """Or a client could unsay the router's own X-Forwarded-Host, and be a user of whom no replica hears."""
+    fields = (b"Connection: close, X-Forwarded-Host, X-User", b"X-Forwarded-Host: front", b"X-User: eve")
+    users = []
+    async with fake_replica() as replica, router_over(replica, identity__user=["header:x-user"]) as up:
+        up.gateway.ears.append(lambda request, _: users.append(request.user))
+        await posted(up.url, BODY, *fields)
+        await posted(up.url, BODY, b"Connection: close", *fields[1:])
+        assert [seen.values(b"x-forwarded-host") for seen in replica.seen] == [[b"router.test"], [b"front"]]
+        assert [seen.values(b"x-user") for seen in replica.seen] == [[], [b"eve"]]
+        assert users == [None, "eve"]
+
+
 async def test_hop_by_hop_headers_stay_on_their_connection_both_ways():
     answer = ok(
         b"{}",

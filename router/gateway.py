@@ -128,11 +128,11 @@ class Gateway:
             placed = self._placing.placed(request, prompt, tries.failed)
             name = placed.choice.replica
             self.fleet.sent(request, name)
-            if not tries.failed:
-                self._accounts.placed(placed, began_s)
-            upstream = self._upstreams[name]
-            data = request_bytes(sent, upstream, self._forwarding[upstream.client_key].rest(sent))
             try:
+                if not tries.failed:
+                    self._accounts.placed(placed, began_s)
+                upstream = self._upstreams[name]
+                data = request_bytes(sent, upstream, self._forwarding[upstream.client_key].rest(sent))
                 attempt = tries.sent(name, self._answers.listening(prompt, name))
                 ending = await upstream.exchange(data, reply, attempt, head_only=call.method == b"HEAD")
             except UpstreamError as error:

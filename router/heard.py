@@ -19,7 +19,7 @@ from router.prompt_bodies import Prompt
 _log = logging.getLogger("router.heard")
 
 _SLICE_BYTES = 64 * 1024  # of a stream, read at once: 0.2 ms
-_MOST_BYTES = 256 * 1024  # of a reply in one piece, and of a stream's text
+_MOST_BYTES = 256 * 1024  # of a reply in one piece; characters of a stream's text
 _MOST_THREADED = 64  # answers on their way to a thread; what comes beyond is not entered
 _BEFORE, _BETWEEN, _BEHIND, _DONE = b"data: ", b"\n\ndata: ", b"\n\n", b"data: [DONE]"
 
@@ -62,7 +62,7 @@ class Heard:
         "_spoken",
         "_streamed",
         "_text",
-        "_text_bytes",
+        "_text_chars",
         "_usage",
     )
 
@@ -72,7 +72,7 @@ class Heard:
         self._streamed: bool | None = None
         self._given_up = False
         self._text: list[str] = []
-        self._text_bytes = 0
+        self._text_chars = 0
         self._spoken = 0
         """Events that had text: tokens, of an engine that sends each by itself."""
         self._finished: str | None = None
@@ -89,7 +89,7 @@ class Heard:
         self._bytes += len(piece)
         if self._bytes > _SLICE_BYTES and self._is_stream():
             self._read(last=False)
-        if self._bytes > _MOST_BYTES or self._text_bytes > _MOST_BYTES:
+        if self._bytes > _MOST_BYTES or self._text_chars > _MOST_BYTES:
             self._give_up()
 
     def answer(self, rest: bytes) -> Answer | None:
@@ -117,7 +117,8 @@ class Heard:
         if last:
             data = data.rstrip(b"\n").removesuffix(_DONE).rstrip(b"\n") + _BEHIND
         end = data.rfind(_BEHIND)
-        self._pieces, self._bytes = [data[end + 2 :]], len(data) - end - 2
+        start = 0 if end < 0 else end + len(_BEHIND)
+        self._pieces, self._bytes = [data[start:]], len(data) - start
         if end <= 0:
             return
         if not data.startswith(_BEFORE):
@@ -126,7 +127,7 @@ class Heard:
         try:
             for event in _events.decode(b"[" + data[len(_BEFORE) : end].replace(_BETWEEN, b",") + b"]"):
                 self._take(event)
-        except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
             self._give_up()
 
     def _take(self, event: _Event) -> None:
@@ -141,7 +142,7 @@ class Heard:
             self._finished = choice.finish_reason if bytes(choice.stop_reason) == b"null" else "told to"
         if delta.content:
             self._text.append(delta.content)
-            self._text_bytes += len(delta.content)
+            self._text_chars += len(delta.content)
             self._spoken += 1
 
     def _give_up(self) -> None:
@@ -171,6 +172,13 @@ class Answers:
         """Keys that continue the request's; those of a long answer are told to the fleet later, by a thread."""
         if heard is None:
             return prompt.stored
+        try:
+            return self._known(heard, rest, request, prompt, name)
+        except Exception as error:  # whose load is released next; only its kind: the text may quote the answer
+            _log.error("the answer to request %s can't be read (%s)", request.id, type(error).__name__)
+            return prompt.stored
+
+    def _known(self, heard: Heard, rest: bytes, request: Request, prompt: Prompt, name: str) -> tuple[bytes, ...]:
         answer = heard.answer(rest)
         if answer is None or prompt.opened is None:
             return prompt.stored

@@ -480,6 +480,20 @@ async def test_a_policy_that_fails_is_replaced_by_load(monkeypatch, caplog):
         assert 'reason="policy-failed"' in up.metrics.exposition().decode()
 
 
+async def test_a_fault_of_whoever_looks_on_leaves_no_load():
+    def broken(_):
+        raise ValueError("broken")
+
+    async with fake_replica() as replica, router_over(replica) as up:
+        up.gateway._accounts.choice_ears.append(broken)
+        async with client_of(up.url) as client:
+            await client.send(post())
+            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                await client.reply()
+        assert load_of(up) == IDLE
+        assert replica.seen == []
+
+
 async def test_requests_go_only_where_their_model_is():
     other = {**MODEL, "id": "n", "root": "n"}
     async with fake_replica() as a, fake_replica() as b:

@@ -12,7 +12,7 @@ from router.answers import Answer
 from router.heard import Heard
 from router.openai import CHAT
 from router.readers import TINY, local_reader
-from tests.fakes import Exchange, fake_replica, posted, router_over, until
+from tests.fakes import IDLE, Exchange, fake_replica, load_of, posted, router_over, until
 
 READ = {"tokenizer__path": str(TINY), "tokenizer__where": "local"}
 TEXT = "A prefix cache keeps blocks.\n\n- keys, **values**\n- 1 234 of them; Grüße 你好 \U0001f642."
@@ -77,11 +77,18 @@ def test_a_long_stream_is_read_as_it_passes():
         b"data: ",
         b"\x1f\x8b\x08" + bytes(300_000),
         b"{" + bytes(300_000),
+        b'data: {"choices":[],"x":%b%b}\n\n' % (b"[" * 1010, b"]" * 1010),
     ],
-    ids=range(16),
+    ids=range(17),
 )
 def test_what_is_no_plain_answer_is_given_up(reply):
     assert heard(*(reply[start : start + 3000] for start in range(0, len(reply), 3000)), b"") is None
+
+
+def test_an_event_longer_than_what_is_read_at_once():
+    told = stream(["word " * 20_000], (5, 20_001))
+    pieces = [told[start : start + 2048] for start in range(0, len(told), 2048)]
+    assert heard(*pieces) == Answer("word " * 20_000, 5, 20_001)
 
 
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=8))
@@ -122,6 +129,22 @@ async def test_a_streamed_answer_is_known_for_the_next_turn(times: int, told: st
         known = tokens == len(parts) + 1 or usage is not None
         blocks = (first.tokens + tokens - 1) // 16 if known else first.tokens // 16
         await until(lambda: up.fleet.held_blocks("r1") == blocks)
+
+
+async def test_an_answer_that_can_not_be_read_leaves_no_load(monkeypatch, caplog) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("secret words")
+
+    body = stream(["hi"], (5, 2))
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n" % len(body)
+    async with fake_replica(head + body) as replica, router_over(replica, **READ) as up:
+        monkeypatch.setattr(Heard, "answer", broken)
+        asked = json.dumps({"model": "m", "messages": [{"role": "user", "content": TEXT}]}).encode()
+        assert (await posted(up.url, asked, path=CHAT.encode())).status == 200
+        await until(lambda: load_of(up) == IDLE)
+        assert "can't be read (RuntimeError)" in caplog.text
+        assert "secret" not in caplog.text
+        assert up.fleet.held_blocks("r1") > 0
 
 
 async def test_nobody_listens_to_a_replica_that_tells_by_events() -> None:

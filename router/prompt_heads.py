@@ -126,7 +126,7 @@ def head(body: bytes) -> Lines:
     """The lines of what stands first in the prompt; none where the body has no prompt in text."""
     try:
         found = _body.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # orjson reads some that are nested deeper
         return []
     raw = _first(found)
     if raw is None:

@@ -55,7 +55,18 @@ def test_where_the_head_stands(wrap):
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{", b"[]", b"7", b'{"messages":7}', b'{"messages":[]}', b'{"messages":[{"role":7}]}', b"\xff", b"{}"],
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"7",
+        b'{"messages":7}',
+        b'{"messages":[]}',
+        b'{"messages":[{"role":7}]}',
+        b"\xff",
+        b"{}",
+        b'{"x":%b%b}' % (b"[" * 1010, b"]" * 1010),
+    ],
 )
 def test_what_holds_no_prompt_has_no_head(body):
     assert head(body) == []

@@ -29,7 +29,7 @@ from router.forwarding import forwardings
 from router.gateway import Gateway
 from router.health import Watcher
 from router.hosts import only_by
-from router.http.listener import Serve
+from router.http.listener import Serve, Told, untold
 from router.http.upstream import Upstream
 from router.identity import Identity
 from router.insight import counted, shadow_policy, traced
@@ -249,11 +249,13 @@ async def _public(
     application = public_application(
         gateway, serve, models=watcher.models, health=health, body_bytes=config.limits.body_bytes
     )
+    told: Told = untold
     if config.cors.allow_origins:
         origins = Origins(config.cors.allow_origins)
         origins.joined(application)
-        serve = origins.serving(serve)
-    return await listening(stack, config, serve, gateway.tenants.known, application, facing_clients(config.listen))
+        serve, told = origins.serving(serve), origins.told_of
+    tls = facing_clients(config.listen)
+    return await listening(stack, config, serve, gateway.tenants.known, application, tls, told)
 
 
 async def _administered(

@@ -46,6 +46,11 @@ class Origins:
             return [varies]
         return [(b"Access-Control-Allow-Origin", origin.encode("latin-1")), exposed, varies]
 
+    def told_of(self, headers: Headers) -> Headers:
+        """The same for a request that is refused while it is read; of its headers those that were."""
+        origin = next((value for name, value in headers if name.lower() == b"origin"), None)
+        return self.told(None if origin is None else origin.decode("latin-1"))
+
     def serving(self, serve: Serve) -> Serve:
         """`serve`, with every reply told who may read it."""
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from router.config import Config
-from router.http.listener import Listener, Serve
+from router.http.listener import Listener, Serve, Told
 from router.http.messages import Headers, Limits
 from router.http.patience import Client, Patience, Sweep
 from router.http.server import ClientConnection
@@ -63,13 +63,17 @@ async def listening(
     known: Callable[[Headers], None],
     application: web.Application,
     tls: ssl.SSLContext | None,
+    told: Told,
 ) -> Doors:
-    """The client port: the data plane, and behind it the application for everything that is not a POST."""
+    """The client port: the data plane, and behind it the application for everything that is not a POST.
+
+    `known` and `told` are those of a `Listener`.
+    """
     runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=_ENDING_S)
     taken_over = await _set_up(stack, runner)
     connections: set[ClientConnection] = set()
     limits = Limits(config.limits.header_bytes, config.limits.body_bytes)
-    listener = Listener(serve, limits, taking_over(taken_over, limits.header_bytes), connections, known)
+    listener = Listener(serve, limits, taking_over(taken_over, limits.header_bytes), connections, known, told)
 
     def clients() -> Iterable[Client]:
         return [*connections, *(one for one in taken_over.connections if isinstance(one, SideConnection))]

@@ -11,6 +11,12 @@ if TYPE_CHECKING:
     from router.http.server import ClientConnection
 
 Serve = Callable[[Call, Reply], Awaitable[None]]
+Told = Callable[[Headers], Headers]
+
+
+def untold(_: Headers) -> Headers:
+    """A refusal says no more than its error."""
+    return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +30,5 @@ class Listener:
     connections: set["ClientConnection"]
     known: Callable[[Headers], None] = lambda _: None
     """Raises a `RequestError` for the head of a request whose sender may not come in."""
+    told: Told = untold
+    """What a refusal says beside its error to a request with these headers."""

@@ -42,8 +42,8 @@ class ClientConnection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._boundary = True
         self._requests = 0
-        self._head_open = False
-        self._lingering = False
+        self._head_open = self._lingering = False
+        self._headers: Headers = []
         self._writing_paused = False
         self._keep_alive = True
         self._minor = 1
@@ -132,7 +132,7 @@ class ClientConnection(asyncio.Protocol):
         self._head_open = True
         self._untold_bytes = 0
         self._url = b""
-        self._headers: Headers = []
+        self._headers = []
         self._body: list[bytes] = []
         self._body_bytes = 0
 
@@ -301,7 +301,7 @@ class ClientConnection(asyncio.Protocol):
         self._keep_alive = False
         self._lingering = True
         body = error.body
-        head: Headers = [*error.headers, (b"Content-Length", b"%d" % len(body))]
+        head = [*error.headers, (b"Content-Length", b"%d" % len(body)), *self._listener.told(self._headers)]
         self.head(error.status, error.reason.encode(), head, Framing.SIZED)
         self.write(body)
         self._transport.write_eof()

@@ -60,6 +60,20 @@ async def test_it_needs_no_key(tmp_path) -> None:
         assert said(refused) == OURS  # or the page could not tell its user why
 
 
+async def test_what_is_refused_before_it_is_read_is_told_too(tmp_path) -> None:
+    """Of a picture for a key that ended a page learns as much as of a short question."""
+    large = b'{"model":"m","prompt":"%b"}' % (b"x" * 200_000)
+    async with fake_replica() as replica, tenanted(tmp_path, replica, limits__body_bytes=300_000, **ALLOWED) as up:
+        stranger = await posted(up.url, large, FROM_PAGE, b"Authorization: Bearer nobody")
+        assert (stranger.status, said(stranger)) == (401, OURS)
+        too_large = await posted(up.url, large * 2, FROM_PAGE)
+        assert (too_large.status, said(too_large)) == (413, OURS)
+        other = await posted(up.url, large, b"Origin: https://evil.example")
+        assert (other.status, said(other)) == (401, {b"vary": b"Origin"})
+        no_request = await asked(up.url, b"POST / HTTP/1.1\r\nno colon\r\n\r\n")
+        assert (no_request.status, said(no_request)) == (400, {b"vary": b"Origin"})
+
+
 async def test_another_page_is_refused_before_it_asks_and_may_not_read_what_it_asks() -> None:
     async with fake_replica(OTHERS) as replica, router_over(replica, **ALLOWED) as up:
         question = preflight(b"Origin: https://chat.example.com.evil", b"Access-Control-Request-Method: POST")

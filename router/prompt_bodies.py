@@ -82,7 +82,8 @@ PLAIN = frozenset(
 )
 """Members of a plain chat: its messages, and what neither a template nor the look-up in a cache sees (vLLM 0.32).
 
-A chat with no others has one prompt, made of its messages alone, and asks for one reply.
+A chat with no others has one prompt, made of its messages alone, and asks for one reply. (`response_format` is seen by
+vLLM's own renderer for Kimi K3, whose prompts no template here makes.)
 """
 
 

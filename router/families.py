@@ -239,6 +239,11 @@ def histograms(name: str, values: Iterable[tuple[Labels, Histogram]]) -> Histogr
     return built
 
 
+def added(counts: dict[Labels, int], key: Labels, amount: int) -> None:
+    """Count so much more under these labels."""
+    counts[key] = counts.get(key, 0) + amount
+
+
 def folded(counts: dict[Labels, int], at: int, gone: str, into: str) -> None:
     """Let what was counted under one value of a label go on under another, so that series of the past don't pile up."""
     for key in [key for key in counts if key[at] == gone]:

@@ -10,7 +10,7 @@ from heapq import nlargest
 
 from prometheus_client.registry import Collector
 
-from router.families import Built, Labels, counter
+from router.families import Built, Labels, added, counter
 from router.hits import Hits, Where
 from router.metrics import OTHER
 
@@ -37,10 +37,10 @@ class HitSeries(Collector):
         tokens: dict[Labels, int] = {}
         for where, row in self._hits.rows().items():
             label = self._labels[where]
-            _add(requests, label, row.requests)
+            added(requests, label, row.requests)
             sums = (row.prompt, row.available, row.predicted, row.reported_prompt, row.delivered)
             for kind, amount in zip(_KINDS, sums, strict=True):
-                _add(tokens, (*label, kind), amount)
+                added(tokens, (*label, kind), amount)
         yield counter("router_hit_requests_total", requests.items())
         yield counter("router_hit_tokens_total", tokens.items())
 
@@ -54,7 +54,3 @@ class HitSeries(Collector):
             self._labels[where] = where
         for where in come:
             self._labels.setdefault(where, (OTHER, OTHER, where[2]))
-
-
-def _add(counts: dict[Labels, int], key: Labels, amount: int) -> None:
-    counts[key] = counts.get(key, 0) + amount

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 
 from policies.fleet import Fleet
-from router.families import Built, Labels, counter, folded
+from router.families import Built, Labels, added, counter, folded
 from router.metrics import OTHER, Outcome
 from router.placing import Placed
 
@@ -123,4 +123,4 @@ class Losses:
 
 def _add(counts: dict[Labels, int], key: Labels, amount: int) -> None:
     if amount > 0:
-        counts[key] = counts.get(key, 0) + amount
+        added(counts, key, amount)

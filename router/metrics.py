@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from policies.fleet import Fleet
 from router import __version__
-from router.families import DECISION_BOUNDS_S, Built, Histogram, Labels, counter, gauge, histograms
+from router.families import DECISION_BOUNDS_S, Built, Histogram, Labels, added, counter, gauge, histograms
 from router.families import FAMILIES as FAMILIES
 from router.health import Watcher
 from router.hysteresis import CLOSED, OPEN, STARTING, TRIAL
@@ -161,8 +161,8 @@ class Metrics(Collector):
     def refused(self, path: str, status: int, code: str) -> None:
         """Book a request the router answered with an error of its own; `code` is a constant of the error's class."""
         route = self._routes.get(path, OTHER)
-        _add(self._counts.refused, (route, "", "", str(status), "refused"), 1)
-        _add(self._counts.refusals, (route, code), 1)
+        added(self._counts.refused, (route, "", "", str(status), "refused"), 1)
+        added(self._counts.refusals, (route, code), 1)
 
     def decided(self, seconds: float) -> None:
         """The router's own work for one request took this long."""
@@ -285,10 +285,6 @@ class _Built(CollectorRegistry):
 
     def collect(self) -> Iterable[Metric]:
         return self._families
-
-
-def _add(counts: dict[Labels, int], key: Labels, amount: int) -> None:
-    counts[key] = counts.get(key, 0) + amount
 
 
 def _some(sums: Iterable[tuple[Labels, float]]) -> list[tuple[Labels, float]]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from policies.types import Policy, Replica
-from router.families import Built, Labels, counter
+from router.families import Built, Labels, added, counter
 from router.metrics import OTHER
 from router.placing import Placed
 
@@ -52,9 +52,9 @@ class Shadow:
             return
         chosen = placed.chosen
         route = self._routes.get(placed.request.route, OTHER)
-        _add(self._choices, (route, "yes" if other.name == chosen.name else "no"), 1)
-        _add(self._tokens, (route, LIVE), _computed(placed, chosen))
-        _add(self._tokens, (route, SHADOW), _computed(placed, other))
+        added(self._choices, (route, "yes" if other.name == chosen.name else "no"), 1)
+        added(self._tokens, (route, LIVE), _computed(placed, chosen))
+        added(self._tokens, (route, SHADOW), _computed(placed, other))
 
     def _chosen(self, placed: Placed) -> Replica | None:
         choice: object = self._policy.choose(placed.request, placed.view)
@@ -77,7 +77,3 @@ class Shadow:
 def _computed(placed: Placed, replica: Replica) -> int:
     """Prompt tokens that this replica would probably have to compute."""
     return max(0, placed.request.prompt_tokens - replica.matched_blocks * placed.request.block_tokens)
-
-
-def _add(counts: dict[Labels, int], key: Labels, amount: int) -> None:
-    counts[key] = counts.get(key, 0) + amount

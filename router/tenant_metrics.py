@@ -7,7 +7,7 @@ limits (`quotas`).
 
 from collections.abc import Iterator
 
-from router.families import Built, Labels, counter, gauge
+from router.families import Built, Labels, added, counter, gauge
 from router.metrics import OTHER, Outcome
 from router.rereading import Current
 from router.tenant_keys import Register
@@ -32,12 +32,12 @@ class TenantCounts:
     def answered(self, tenant: str, outcome: Outcome) -> None:
         """Book a finished request."""
         label = self.label(tenant)
-        _add(self._requests, (label, outcome.outcome), 1)
-        _add(self._tokens, (label, "prompt"), outcome.prompt_tokens)
-        _add(self._tokens, (label, "available"), outcome.available_tokens)
-        _add(self._tokens, (label, "predicted"), outcome.predicted_tokens)
-        _add(self._tokens, (label, "delivered"), outcome.delivered_tokens or 0)
-        _add(self._tokens, (label, "output"), outcome.output_tokens or 0)
+        added(self._requests, (label, outcome.outcome), 1)
+        added(self._tokens, (label, "prompt"), outcome.prompt_tokens)
+        added(self._tokens, (label, "available"), outcome.available_tokens)
+        added(self._tokens, (label, "predicted"), outcome.predicted_tokens)
+        added(self._tokens, (label, "delivered"), outcome.delivered_tokens or 0)
+        added(self._tokens, (label, "output"), outcome.output_tokens or 0)
 
     def collect(self) -> Iterator[Built]:
         yield counter("router_tenant_requests_total", self._requests.items())
@@ -53,7 +53,3 @@ class TenantCounts:
         if len(self._labels) >= self._most or tenant not in self._register.value:
             return OTHER
         return self._labels.setdefault(tenant, tenant)
-
-
-def _add(counts: dict[Labels, int], key: Labels, amount: int) -> None:
-    counts[key] = counts.get(key, 0) + amount

@@ -24,16 +24,11 @@ async def until(condition: Callable[[], bool], bound_s: float = BOUND_S) -> None
 
 
 @dataclass(slots=True)
-class Seen:
-    """One request as its raw bytes arrived."""
+class Message:
+    """A request or a reply as its raw bytes arrived."""
 
     head: bytes
     body: bytes
-    connection: int
-
-    @property
-    def line(self) -> bytes:
-        return self.head.split(b"\r\n", 1)[0]
 
     @property
     def fields(self) -> list[tuple[bytes, bytes]]:
@@ -42,6 +37,17 @@ class Seen:
 
     def values(self, name: bytes) -> list[bytes]:
         return [value for key, value in self.fields if key.lower() == name.lower()]
+
+
+@dataclass(slots=True)
+class Seen(Message):
+    """One request."""
+
+    connection: int
+
+    @property
+    def line(self) -> bytes:
+        return self.head.split(b"\r\n", 1)[0]
 
 
 Answer = Callable[["Exchange"], Awaitable[None]]
@@ -102,6 +108,7 @@ def chunk(data: bytes) -> bytes:
 
 
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+EVENT = chunk(b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n')
 
 
 @dataclass(slots=True)
@@ -224,23 +231,12 @@ async def router_over(*replicas: FakeReplica, **settings: object):
 
 
 @dataclass(slots=True)
-class Answered:
-    """One reply as its raw bytes arrived."""
-
-    head: bytes
-    body: bytes
+class Answered(Message):
+    """One reply."""
 
     @property
     def status(self) -> int:
         return int(self.head.split(b" ", 2)[1])
-
-    @property
-    def fields(self) -> list[tuple[bytes, bytes]]:
-        lines = self.head.rstrip(b"\r\n").split(b"\r\n")[1:]
-        return [(line.split(b":", 1)[0], line.split(b":", 1)[1].strip()) for line in lines]
-
-    def values(self, name: bytes) -> list[bytes]:
-        return [value for key, value in self.fields if key.lower() == name.lower()]
 
     @property
     def json(self):

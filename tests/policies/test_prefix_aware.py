@@ -10,33 +10,8 @@ from msgspec.structs import replace
 from policies.conformance import sample_request
 from policies.fleet import Fleet
 from policies.prefix_aware import PrefixAware
-from policies.types import Choice, Replica, Request
-
-LETTERS = {
-    "f": "in_flight",
-    "p": "pending_prefill_tokens",
-    "m": "matched_blocks",
-    "s": "shared_blocks",
-    "c": "scarce_blocks",
-    "n": "capacity_blocks",
-    "h": "held_blocks",
-    "w": "weight",
-    "k": "engine_kv_used_fraction",
-}
-
-
-def replicas(text: str) -> tuple[Replica, ...]:
-    """`"r1 m=4 p=900 | r2 f=3 w=2 k=0.5"`, see LETTERS."""
-    made = []
-    for part in text.split("|"):
-        name, *pairs = part.split()
-        values = {LETTERS[letter]: float(value) for letter, _, value in (pair.partition("=") for pair in pairs)}
-        made.append(replace(Replica(name, 0, 0, 0, 0, 0, None, 1.0), **values))  # type: ignore[arg-type]
-    return tuple(made)
-
-
-def prompt(tokens: int) -> Request:
-    return replace(sample_request(blocks=(tokens - 1) // 16), prompt_tokens=tokens)
+from policies.types import Choice, Request
+from tests.policies.views import prompt, replicas
 
 
 @pytest.mark.parametrize(

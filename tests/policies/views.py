@@ -10,8 +10,11 @@ LETTERS = {
     "f": "in_flight",
     "p": "pending_prefill_tokens",
     "m": "matched_blocks",
+    "s": "shared_blocks",
+    "c": "scarce_blocks",
     "h": "held_blocks",
     "n": "capacity_blocks",
+    "w": "weight",
     "q": "engine_waiting",
     "k": "engine_kv_used_fraction",
 }

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.fakes import (
+    EVENT,
     IDLE,
     STREAM,
-    chunk,
     client_of,
     fake_replica,
     load_of,
@@ -26,7 +26,6 @@ from tests.fakes import (
     until,
 )
 
-EVENT = chunk(b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n')
 LEFT_S = 2.0
 PHASES = ("body", "tokenizing", "queued", "connecting", "waiting", "head", "stream", "retrying", "hung")
 HOWS = ("close", "reset", "half-close")

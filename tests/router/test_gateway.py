@@ -10,6 +10,7 @@ from router.readers import TINY
 from router.sections import ReplicaAddress
 from tests.fakes import (
     BODY,
+    EVENT,
     IDLE,
     MODEL,
     STREAM,
@@ -253,8 +254,6 @@ async def test_a_500_is_passed_on_and_counted():
 
 
 # -- broken replies ----------------------------------------------------------------------------------------------------
-
-EVENT = chunk(b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n')
 
 
 @pytest.mark.parametrize("how", ["cut", "close"])

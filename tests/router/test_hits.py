@@ -8,29 +8,12 @@ from policies.conformance import sample_request
 from policies.types import Choice, Replica
 from router.hits import Hits, Routes
 from router.http.messages import Call
-from router.metrics import Outcome
 from router.placing import Placed
 from router.prompts import Prompt
+from tests.router.outcomes import CHAT, outcome
 
-CHAT = "/v1/chat/completions"
 REQUEST = replace(sample_request(1, blocks=10), route=CHAT, model="m", tenant="acme", prompt_tokens=100)
-DONE = Outcome(
-    route=CHAT,
-    model="m",
-    replica="r1",
-    reason="prefix",
-    status=200,
-    outcome="ok",
-    duration_s=0.1,
-    ttft_s=0.1,
-    prompt_tokens=100,
-    available_tokens=80,
-    predicted_tokens=64,
-    delivered_tokens=48,
-    output_tokens=1,
-    basis="exact",
-    retries=0,
-)
+DONE = outcome(100, available=80, predicted=64, delivered=48, duration_s=0.1, ttft_s=0.1)
 
 
 def call(*headers: tuple[bytes, bytes]) -> Call:

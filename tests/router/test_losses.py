@@ -12,31 +12,15 @@ from policies.conformance import sample_request
 from policies.fleet import Fleet
 from policies.types import Choice
 from router.losses import LOAD, ROUTING, STALE, UNREADABLE, WORKLOAD, Losses
-from router.metrics import OTHER, Outcome
+from router.metrics import OTHER
 from router.placing import Placed
 from router.prompts import Prompt
 from tests.fakes import fake_replica, ok, posted, router_over
+from tests.router.outcomes import CHAT, outcome
 
-CHAT = "/v1/chat/completions"
 REQUEST = replace(sample_request(1, blocks=10), route=CHAT, model="m", tenant="acme", prompt_tokens=165)
 PROMPT = Prompt(165, REQUEST.blocks, "exact")
-DONE = Outcome(
-    route=CHAT,
-    model="m",
-    replica="r1",
-    reason="prefix",
-    status=200,
-    outcome="ok",
-    duration_s=0.3,
-    ttft_s=0.02,
-    prompt_tokens=165,
-    available_tokens=160,
-    predicted_tokens=160,
-    delivered_tokens=160,
-    output_tokens=1,
-    basis="exact",
-    retries=0,
-)
+DONE = outcome(165, available=160, predicted=160, delivered=160)
 
 
 class Clock:

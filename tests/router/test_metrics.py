@@ -14,32 +14,16 @@ from router.hit_series import HitSeries
 from router.hits import Hits
 from router.kv_events import KvEvents
 from router.losses import Losses
-from router.metrics import FAMILIES, Metrics, Outcome
+from router.metrics import FAMILIES, Metrics
 from router.rereading import Fixed
 from router.sections import Admission as Rules
 from router.shadow import Shadow
 from router.stalls import Stalls
 from router.tenant_keys import Register
 from router.tenant_metrics import TenantCounts
+from tests.router.outcomes import CHAT, outcome
 
-CHAT = "/v1/chat/completions"
-DONE = Outcome(
-    route=CHAT,
-    model="tiny",
-    replica="r1",
-    reason="prefix",
-    status=200,
-    outcome="ok",
-    duration_s=0.3,
-    ttft_s=0.02,
-    prompt_tokens=100,
-    available_tokens=64,
-    predicted_tokens=48,
-    delivered_tokens=32,
-    output_tokens=10,
-    basis="exact",
-    retries=0,
-)
+DONE = outcome(100, available=64, predicted=48, delivered=32, output_tokens=10, model="tiny")
 
 
 async def answer(_url: str, _path: str) -> tuple[int, bytes]:

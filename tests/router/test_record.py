@@ -10,6 +10,7 @@ import aiohttp
 import numpy as np
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from policies.types import Request
 from router.app import running
@@ -22,6 +23,7 @@ from sim.cache_replay import InfiniteCache, prompts_of
 from sim.cost import DEFAULT_PROFILE, PROFILES
 from sim.traces import describe, open_trace
 from tests.fakes import fake_replica, posted, router_over
+from tests.router.outcomes import outcome
 
 SALT = bytes(range(32))
 SECRET = "the colour of the vault is heliotrope"
@@ -47,24 +49,8 @@ def asked(blocks: tuple[bytes, ...], session: str | None = "s", tenant: str = "a
 
 
 def went(request: Request, **other: object) -> Outcome:
-    usual: dict[str, object] = {
-        "route": request.route,
-        "model": request.model,
-        "replica": "r1",
-        "reason": "prefix",
-        "status": 200,
-        "outcome": "ok",
-        "duration_s": 2.0,
-        "ttft_s": 0.5,
-        "prompt_tokens": request.prompt_tokens,
-        "available_tokens": 0,
-        "predicted_tokens": 0,
-        "delivered_tokens": 16,
-        "output_tokens": 7,
-        "basis": "local",
-        "retries": 0,
-    }
-    return Outcome(**{**usual, **other})
+    usual = outcome(request.prompt_tokens, delivered=16, output_tokens=7, duration_s=2.0, ttft_s=0.5)
+    return replace(usual, route=request.route, model=request.model, **other)
 
 
 def row(lines: Lines, blocks: tuple[bytes, ...], at_s: float = 0.0, **other: object) -> dict[str, object]:

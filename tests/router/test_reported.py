@@ -10,6 +10,7 @@ from router.config import load
 from router.errors import ConfigError
 from router.readers import TINY
 from tests.fakes import (
+    EVENT,
     IDLE,
     STREAM,
     chunk,
@@ -27,7 +28,6 @@ from tests.tenanted import ALPHA, bearer, tenanted
 
 LOCAL = {"tokenizer__where": "local", "tokenizer__path": str(TINY)}
 CHAT = b"/v1/chat/completions"
-EVENT = chunk(b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n')
 
 
 def prompted(prompt: object, **more: object) -> bytes:

@@ -9,7 +9,6 @@ import tracemalloc
 import pytest
 
 from router.errors import BadRequest, ConfigError, HeadTooLarge, Unauthorized
-from router.metrics import Outcome
 from router.quotas import Quotas
 from router.rereading import Fixed
 from router.salted_paths import SaltedPaths
@@ -18,6 +17,7 @@ from router.tenant_keys import Register, Tenant, hashed
 from router.tenant_metrics import LABELS, TenantCounts
 from router.tenants import LONGEST_BYTES, Tenants, credential
 from tests.fakes import BODY, IDLE, client_of, fake_replica, load_of, ok, post, posted, router_over, until
+from tests.router.outcomes import outcome
 from tests.tenanted import ALPHA, BETA, SECRET, bearer, tenanted, tenants_text
 
 SALTS = Salts(SECRET.encode())
@@ -359,19 +359,12 @@ async def test_a_token_comes_in_under_its_tenants_name_and_limits(tmp_path):
         assert not [line for line in told.splitlines() if line.startswith("router_tenant_") and "in-no-file" in line]
 
 
-def finished(**more: object) -> Outcome:
-    usual = {"route": "/v1/completions", "model": "m", "replica": "r1", "reason": "x", "status": 200, "outcome": "ok"}
-    usual |= {"duration_s": 1.0, "ttft_s": None, "prompt_tokens": 9, "available_tokens": 0, "predicted_tokens": 0}
-    usual |= {"delivered_tokens": None, "output_tokens": 3, "basis": "exact", "retries": 0}
-    return Outcome(**(usual | more))
-
-
 def test_neither_tenants_nor_users_make_labels_grow():
     register = Register([Tenant(f"t{number}") for number in range(10_000)])
     counts = TenantCounts(Fixed(register))
     for number in range(10_000):
-        counts.answered(f"t{number}", finished())
-        counts.answered(f"user-{number}", finished())
+        counts.answered(f"t{number}", outcome(9))
+        counts.answered(f"user-{number}", outcome(9))
     families = list(counts.collect())
     labels = {sample.labels.get("tenant") for family in families for sample in family.samples} - {None}
     assert len(labels) == LABELS + 1
@@ -399,7 +392,7 @@ async def test_many_names_leave_nothing_behind(monkeypatch):
     try:
         for number in range(20_000):
             with door.named(f"user-{number}") as guest:
-                door.answered(guest.name, finished())
+                door.answered(guest.name, outcome(9))
         used_bytes, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -11,10 +11,10 @@ from router.http.upstream import Upstream
 from router.probes import ProbeError, Refused
 from router.vigil import Vigil
 from tests.fakes import (
+    EVENT,
     IDLE,
     STREAM,
     FakeTransport,
-    chunk,
     client_of,
     fake_replica,
     load_of,
@@ -25,7 +25,6 @@ from tests.fakes import (
     until,
 )
 
-EVENT = chunk(b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n')
 HUNG_S = 0.4
 
 

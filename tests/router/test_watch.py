@@ -12,30 +12,13 @@ from router.families import counter, gauge
 from router.health import ReplicaState
 from router.kv_events import KvState
 from router.kv_standing import EXACT, Standing
-from router.metrics import Outcome
 from router.placing import Placed
 from router.prompts import Prompt
 from router.watch import MOST_DECISIONS, MOST_SHOWN, Decisions, History, Samples, largest, snapshot, why
+from tests.router.outcomes import CHAT, outcome
 
-CHAT = "/v1/chat/completions"
 REQUEST = replace(sample_request(1, blocks=10), id="7", route=CHAT, model="m", tenant="acme", user="ann", session="s-1")
-DONE = Outcome(
-    route=CHAT,
-    model="m",
-    replica="r2",
-    reason="load",
-    status=200,
-    outcome="ok",
-    duration_s=0.3,
-    ttft_s=0.02,
-    prompt_tokens=165,
-    available_tokens=160,
-    predicted_tokens=64,
-    delivered_tokens=None,
-    output_tokens=1,
-    basis="exact",
-    retries=0,
-)
+DONE = outcome(165, available=160, predicted=64, replica="r2", reason="load")
 
 
 def replica(name: str, matched: int = 0, in_flight: int = 0, pending: int = 0) -> Replica:

@@ -1,17 +1,12 @@
 """Counting what decodes changes no decision: vLLM's own steps, in sums and with every event."""
 
-from typing import Any
-
 import pytest
 
 from sim.batched import BatchedReplica
-from sim.cost import PROFILES
 from sim.errors import JobRefused
 from sim.jobs import Job, JobId
-from tests.sim.test_replica import engine_keys, golden_job, plain, recording
+from tests.sim.goldens import H100, async_job, hits, plain, recording, requests_of, sized, sync_job, told_events
 from tests.sim.twins import chained
-
-H100 = PROFILES["llama-3.1-8b-h100"]
 
 
 def small(blocks: int = 9, *, seqs: int = 4, budget: int = 64) -> BatchedReplica:
@@ -23,20 +18,12 @@ def small(blocks: int = 9, *, seqs: int = 4, budget: int = 64) -> BatchedReplica
 @pytest.mark.parametrize("spans", [False, True], ids=["step by step", "spans of one step"])
 def test_every_step_of_vllms_scheduler_has_no_difference(spans: bool) -> None:
     golden = recording("golden_scheduler_sync.json.gz")
-    requests = {request["id"]: request for request in golden["requests"]}
-    replica = BatchedReplica(
-        "r",
-        H100,
-        blocks=golden["num_gpu_blocks"],
-        block_tokens=golden["block_size"],
-        max_num_seqs=golden["max_num_seqs"],
-        max_batched_tokens=golden["max_num_batched_tokens"],
-        record_events=True,
-    )
+    requests = requests_of(golden)
+    replica = BatchedReplica("r", H100, **sized(golden), record_events=True)
     cached: dict[JobId, int] = {}
     for want in golden["steps"]:
         for name in want["add"]:
-            replica.submit(golden_job(requests[name]))
+            replica.submit(sync_job(requests[name]))
         for name in want["abort"]:
             assert replica.abort(name)
         before = (replica.counters.computed_tokens, replica.counters.preemptions)
@@ -49,13 +36,9 @@ def test_every_step_of_vllms_scheduler_has_no_difference(spans: bool) -> None:
         assert replica.counters.computed_tokens - before[0] == sum(want["scheduled"].values()), want["step"]
         assert replica.counters.preemptions - before[1] == len(want["preempted"]), want["step"]
         assert finished == [name for name, _ in want["finished"]], want["step"]
-        flat: list[tuple[object, ...]] = []
-        for event in want["events"]:
-            flat += [("S", event[1], event[2])] if event[0] == "S" else [("R", key) for key in event[1]]
-        assert plain(replica.cache.drained_events()) == flat, want["step"]
+        assert plain(replica.cache.drained_events()) == told_events(want), want["step"]
         assert replica.cache.free_blocks == want["free_blocks"], want["step"]
-    compared = {name: r["cached_tokens"] for name, r in requests.items() if "cached_tokens" in r}
-    assert {name: cached[name] for name in compared} == compared
+    assert {name: cached[name] for name in hits(golden)} == hits(golden)
     assert replica.counters.preemptions == golden["num_preemptions"] == 9
     assert not replica.running
     assert not replica.waiting
@@ -115,29 +98,12 @@ def test_more_sequences_than_tokens_are_refused_as_the_engine_does() -> None:
         small(seqs=8, budget=7)
 
 
-def async_job(request: dict[str, Any]) -> Job:
-    """The answer as recorded; what an aborted request did not come to say is made up."""
-    length = min(request["max_tokens"], 1024 - len(request["prompt"]))
-    answer = (request["output_token_ids"] + list(range(length)))[:length]
-    keys = engine_keys(request["prompt"] + answer, 16, request["salt"])
-    return Job(request["id"], len(request["prompt"]), length, keys)
-
-
 @pytest.mark.parametrize("spans", [False, True], ids=["step by step", "spans of one step"])
 def test_every_step_of_vllms_async_scheduler_has_no_difference(spans: bool) -> None:
     """Tokens, preemptions, hits and free blocks. Its events differ: it hashes what was decoded a step later."""
     golden = recording("golden_scheduler_async.json.gz")
-    requests = {request["id"]: request for request in golden["requests"]}
-    replica = BatchedReplica(
-        "r",
-        H100,
-        blocks=golden["num_gpu_blocks"],
-        block_tokens=golden["block_size"],
-        max_num_seqs=golden["max_num_seqs"],
-        max_batched_tokens=golden["max_num_batched_tokens"],
-        record_events=False,
-        async_scheduling=True,
-    )
+    requests = requests_of(golden)
+    replica = BatchedReplica("r", H100, **sized(golden), record_events=False, async_scheduling=True)
     cached: dict[JobId, int] = {}
     for want in golden["steps"]:
         for name in want["add"]:
@@ -156,8 +122,7 @@ def test_every_step_of_vllms_async_scheduler_has_no_difference(spans: bool) -> N
         assert replica.counters.preemptions - before[1] == len(want["preempted"]), want["step"]
         if want["step"] < len(golden["steps"]) - 2:  # nothing is decided beside the last one to end
             assert replica.cache.free_blocks == want["free_blocks"], want["step"]
-    compared = {name: r["cached_tokens"] for name, r in requests.items() if "cached_tokens" in r}
-    assert {name: cached[name] for name in compared} == compared
+    assert {name: cached[name] for name in hits(golden)} == hits(golden)
     assert replica.counters.preemptions == golden["num_preemptions"] == 8
     assert replica.counters.finished + replica.counters.aborted == len(requests)
     assert not replica.running

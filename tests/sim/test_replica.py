@@ -1,66 +1,19 @@
 """The replica decides what vLLM's own scheduler decided, step by step."""
 
-import gzip
-import hashlib
-import json
-import pickle
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.blocks import Chain
-from sim.cost import PROFILES
 from sim.errors import JobRefused
 from sim.jobs import Job, Step
-from sim.kv_cache import Cleared, Event, Removed, Stored
+from sim.kv_cache import Removed, Stored
 from sim.replica import SimReplica
-
-RECORDINGS = Path(__file__).parent.parent / "recordings"
-H100 = PROFILES["llama-3.1-8b-h100"]
-
-
-def recording(name: str) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads(gzip.decompress((RECORDINGS / name).read_bytes()))
-    return loaded
-
-
-def engine_hash(value: object) -> bytes:
-    return hashlib.sha256(pickle.dumps(value, protocol=5)).digest()
-
-
-NONE_HASH = engine_hash("vllm-none-hash")
-
-
-def engine_keys(tokens: Sequence[int], block_tokens: int, salt: str | None) -> tuple[bytes, ...]:
-    """The hashes vLLM itself gives to the full blocks (`sha256`, no PYTHONHASHSEED)."""
-    keys: list[bytes] = []
-    for start in range(0, len(tokens) // block_tokens * block_tokens, block_tokens):
-        extra = (("cache_salt", salt),) if salt and not keys else None
-        keys.append(engine_hash((keys[-1] if keys else NONE_HASH, tuple(tokens[start : start + block_tokens]), extra)))
-    return tuple(keys)
-
-
-def int64(key: bytes | None) -> int | None:
-    return None if key is None else int.from_bytes(key[-8:], "big")
-
-
-def plain(events: list[Event]) -> list[tuple[object, ...]]:
-    out: list[tuple[object, ...]] = []
-    for event in events:
-        match event:
-            case Stored(keys, parent):
-                out.append(("S", [int64(key) for key in keys], int64(parent)))
-            case Removed(key):
-                out.append(("R", int64(key)))
-            case Cleared():
-                out.append(("C",))
-    return out
+from tests.sim.goldens import H100, engine_keys, hits, plain, recording, requests_of, sized, sync_job, told_events
 
 
 def run(replica: SimReplica, job: Job) -> int:
@@ -111,31 +64,14 @@ def test_sequential_replay_of_a_real_server_has_no_difference() -> None:
     assert replica.counters.hit_tokens == golden["metrics_delta"]["vllm:prefix_cache_hits_total"]
 
 
-def golden_job(request: dict[str, Any]) -> Job:
-    answer = [(int(request["id"][1:]) * 7919 + n * 104729 + 13) % 130000 + 1000 for n in range(request["max_tokens"])]
-    recorded = request["output_token_ids"]
-    assert answer[: len(recorded)] == recorded
-    length = min(request["max_tokens"], 1024 - len(request["prompt"]))
-    keys = engine_keys(request["prompt"] + answer[:length], 16, request["salt"])
-    return Job(request["id"], len(request["prompt"]), length, keys)
-
-
 def test_every_step_of_vllms_scheduler_has_no_difference() -> None:
     golden = recording("golden_scheduler_sync.json.gz")
-    requests = {request["id"]: request for request in golden["requests"]}
-    replica = SimReplica(
-        "r",
-        H100,
-        blocks=golden["num_gpu_blocks"],
-        block_tokens=golden["block_size"],
-        max_num_seqs=golden["max_num_seqs"],
-        max_batched_tokens=golden["max_num_batched_tokens"],
-        record_events=True,
-    )
+    requests = requests_of(golden)
+    replica = SimReplica("r", H100, **sized(golden), record_events=True)
     cached: dict[str, int] = {}
     for want in golden["steps"]:
         for name in want["add"]:
-            replica.submit(golden_job(requests[name]))
+            replica.submit(sync_job(requests[name]))
         for name in want["abort"]:
             assert replica.abort(name)
         step = replica.step() or Step(0.0, {}, {}, ())
@@ -145,13 +81,9 @@ def test_every_step_of_vllms_scheduler_has_no_difference() -> None:
         assert list(step.scheduled) == list(want["scheduled"]), want["step"]
         assert sorted(step.preempted) == want["preempted"], want["step"]
         assert list(tokens.finished) == [name for name, _ in want["finished"]], want["step"]
-        flat: list[tuple[object, ...]] = []
-        for event in want["events"]:
-            flat += [("S", event[1], event[2])] if event[0] == "S" else [("R", key) for key in event[1]]
-        assert plain(replica.cache.drained_events()) == flat, want["step"]
+        assert plain(replica.cache.drained_events()) == told_events(want), want["step"]
         assert replica.cache.free_blocks == want["free_blocks"], want["step"]
-    compared = {name: r["cached_tokens"] for name, r in requests.items() if "cached_tokens" in r}
-    assert {name: cached[name] for name in compared} == compared
+    assert {name: cached[name] for name in hits(golden)} == hits(golden)
     assert replica.counters.preemptions == golden["num_preemptions"] == 9
     assert replica.idle
 

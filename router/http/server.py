@@ -41,14 +41,12 @@ class ClientConnection(asyncio.Protocol):
         self._broken: RequestError | None = None
         self._task: asyncio.Task[None] | None = None
         self._boundary = True
-        self._requests = 0
+        self._requests = self._body_bytes = self._fed_bytes = 0
         self._head_open = self._lingering = False
         self._headers: Headers = []
         self._writing_paused = False
-        self._keep_alive = True
-        self._minor = 1
-        self._chunking = False
-        self._kept = b""
+        self._keep_alive, self._minor = True, 1
+        self._chunking, self._kept = False, b""
         self.framed = True
         self.source: Source | None = None
 
@@ -108,12 +106,15 @@ class ClientConnection(asyncio.Protocol):
             self._next()
 
     def _feed(self, data: bytes) -> None:
-        was_open, boundary, before = self._head_open, self._boundary, self._requests
-        self._fed_bytes = len(data)
+        was_open, boundary, before, body_bytes = self._head_open, self._boundary, self._requests, self._body_bytes
+        self._fed_bytes = len(data) + (self._fed_bytes if was_open else 0)
         try:
             self._parser.feed_data(data)
-            was_open = was_open or (boundary and self._requests == before + 1)  # all of the data is this head's
-            if was_open and self._head_open:  # llhttp tells only of whole headers; one without an end must not grow
+            if self._head_open:
+                untold = was_open or (boundary and self._requests == before + 1)  # all of the data is this head's
+            else:  # trailers, or what may stand beside a chunk's length
+                untold = not self._boundary and self._requests == before and self._body_bytes == body_bytes
+            if untold:  # llhttp tells only of whole headers; one without an end must not grow
                 self._untold_bytes += len(data)
                 if self._untold_bytes > self._limits.header_bytes:
                     raise self._head_too_large()
@@ -150,8 +151,9 @@ class ClientConnection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         self._head_open = False
         self._minor_read = 0 if self._parser.get_http_version() == "1.0" else 1
-        if self._untold_bytes + self._fed_bytes > self._limits.header_bytes:  # the head's and whatever came with it
+        if self._fed_bytes > self._limits.header_bytes:  # the head's and whatever came with it
             self._check_head()
+        self._untold_bytes = 0
         kept: Headers = []
         named: dict[bytes, bytes] = {}
         for field in self._headers:
@@ -182,6 +184,7 @@ class ClientConnection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         before = self._body_bytes
         self._body_bytes += len(body)
+        self._untold_bytes = 0
         self._check_body(self._body_bytes)
         if before <= _UNKNOWN_BYTES < self._body_bytes:
             try:
@@ -208,9 +211,8 @@ class ClientConnection(asyncio.Protocol):
             self._waiting.append((_NO_POST, False, 1))
             return
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        named = self._named
-        host = named.pop(b"host", b"")
-        call = Call(method, origin_form(self._url), self._passed_on, body, host, self._peer, named)
+        host = self._named.pop(b"host", b"")
+        call = Call(method, origin_form(self._url), self._passed_on, body, host, self._peer, self._named)
         self._body = []
         self._waiting.append((call, keep_alive, self._minor_read))
 
@@ -277,8 +279,7 @@ class ClientConnection(asyncio.Protocol):
         if self._chunking and data:  # an empty chunk would end the reply
             data = b"%x\r\n%b\r\n" % (len(data), data)
         if self._kept:
-            data = self._kept + data
-            self._kept = b""
+            data, self._kept = self._kept + data, b""
         if not self._transport.is_closing():  # the client left; the task that serves it learns of it next
             self._transport.write(data)
 

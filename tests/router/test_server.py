@@ -348,6 +348,44 @@ def test_requests_are_the_same_however_they_are_cut(cuts):
     assert all(names == [] for _, _, names in seen)
 
 
+@pytest.mark.parametrize("endless", [b"0\r\nX-T: ", b"5;x="], ids=["trailer", "beside a length"])
+async def test_what_goes_on_behind_a_head_without_being_body_is_bounded(endless):
+    """llhttp keeps a trailer until it is whole, and a client that sends it for ever must not fill the memory."""
+    connection, transport = connected(None)
+    connection.data_received(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk(b"{") + endless)
+    for _ in range(3):
+        connection.data_received(b"a" * 1024)
+    assert transport.written.startswith(b"HTTP/1.1 431 ")
+    assert b"headers_too_large" in transport.written
+    connection._transport.abort()
+
+
+async def test_a_body_in_tiny_chunks_byte_by_byte_is_no_head():
+    seen = []
+
+    async def serve(call, reply):
+        seen.append(call.body)
+
+    connection, _ = connected(serve)
+    raw = HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk(b"a") * 900 + chunk(b"")
+    for at in range(len(raw)):
+        connection.data_received(raw[at : at + 1])
+    await until(lambda: seen == [b"a" * 900])
+
+
+async def test_a_head_that_begins_behind_another_request_is_measured_whole():
+    async def serve(call, reply):
+        reply.head(200, b"OK", [(b"Content-Length", b"0")], Framing.SIZED)
+        reply.end()
+
+    connection, transport = connected(serve)
+    connection.data_received(post() + HEAD + b"X-A: " + b"a" * 600)
+    await until(lambda: not connection.busy)
+    connection.data_received(b"a" * 600 + b"\r\nContent-Length: 0\r\n\r\n")
+    assert b"HTTP/1.1 431 " in transport.written
+    connection._transport.abort()
+
+
 class ClosedTransport:
     """A socket that is gone, as uvloop shows it: writing to it raises."""
 

@@ -104,10 +104,12 @@ class Vigil:
         time = asyncio.get_running_loop().time
         began_s = time()
         error = ProbeError(f"did not answer its health within {within_s:.3g} s, asked twice")
+        asked: list[asyncio.Future[object]] = []
         waiting: set[asyncio.Future[object]] = set()
         try:
             for share in (0.5, 1.0):
-                waiting.add(asyncio.ensure_future(self._ask(name)))
+                asked.append(asyncio.ensure_future(self._ask(name)))
+                waiting.add(asked[-1])
                 while waiting and (left_s := began_s + within_s * share - time()) > 0:
                     done, waiting = await asyncio.wait(waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
                     for question in done:
@@ -121,9 +123,9 @@ class Vigil:
                             return None
             return error
         finally:
-            for question in waiting:
+            for question in asked:
                 question.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
+            await asyncio.gather(*asked, return_exceptions=True)  # also of those nobody looked at any more
 
     def _patience_s(self, name: str, now_s: float) -> float:
         """How long a replica may take to answer: machines that are busy, and servers, do not fall still at once."""

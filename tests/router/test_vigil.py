@@ -1,6 +1,7 @@
 """Replicas that stop: hung like a process that was sent SIGSTOP, or going without closing their connections."""
 
 import asyncio
+import gc
 
 import pytest
 
@@ -227,6 +228,20 @@ async def test_one_answer_to_either_question_is_enough():
         assert "asked twice" in slow.book.told[0]
         with pytest.raises(TimedOut):
             await task
+
+
+async def test_both_questions_may_fail_at_once_without_a_word(caplog):
+    slow = Slow()
+    task = await exchanging(slow.upstream)
+    async with slow.vigil:
+        await until(lambda: len(slow.questions) == 2)
+        for question in slow.questions:
+            question.set_exception(Refused("refuses connections"))
+        with pytest.raises(TimedOut):
+            await task
+    del slow.questions, question
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 async def test_who_was_slow_to_answer_lately_has_more_time():

@@ -1,8 +1,9 @@
-"""What no policy can beat, and what the worst one can't fall below: the first rows of every comparison.
+"""What no policy can beat, what the worst one can't fall below, and an oracle: the first rows of every comparison.
 
     no cache             every prompt token is computed
     one infinite cache   every block of every earlier request is there: the share of tokens that the traffic repeats
-    oracle               prefix-aware over a perfect index: it is told what each real cache holds at that moment
+    oracle               prefix-aware over a perfect index: it is told what each real cache holds at that moment.
+                         A yardstick, no bound: another rule, or luck, may come out ahead of it
 
 The one rule: the first two follow from the workload alone, without time. They say nothing of latencies.
 """

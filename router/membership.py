@@ -58,7 +58,7 @@ class _Leaving:
     """A replica that gets nothing new."""
 
     name: str
-    url: str
+    address: ReplicaAddress
     upstream: Upstream
     task: asyncio.Task[None] | None = None
 
@@ -173,7 +173,10 @@ class Membership:
             for name, one in self._joined.items()
         ]
         going = [one for one in self._leaving if one.name not in self._joined]
-        return (*rows, *(Member(one.name, one.url, DRAINING, (), 0.0, fleet.remaining(one.name)) for one in going))
+        return (
+            *rows,
+            *(Member(one.name, one.address.url, DRAINING, (), 0.0, fleet.remaining(one.name)) for one in going),
+        )
 
     def address(self, name: str) -> ReplicaAddress | None:
         """What was written of a replica; None for one that does not belong to the fleet."""
@@ -218,7 +221,7 @@ class Membership:
         held = self._joined[name] = _Joined(address)
         if not slowly:
             held.began_s = float("-inf")
-        self._upstreams[name] = self._returned(address.url) or self._way(address)
+        self._upstreams[name] = self._returned(address) or self._way(address)
         held.weight = self._weight(held, self._clock())
         self._fleet.joined(name, weight=held.weight, capacity_blocks=address.capacity_blocks)
         self._watcher.watch(name, address.url)
@@ -235,7 +238,7 @@ class Membership:
         await self._watcher.unwatch(name)
         await self._events.unfollow(name)
         self._fleet.left(name)
-        going = _Leaving(name, held.address.url, self._upstreams.pop(name))
+        going = _Leaving(name, held.address, self._upstreams.pop(name))
         self._leaving.append(going)
         self._let_go(going, within_s)
 
@@ -244,10 +247,10 @@ class Membership:
             going.task.cancel()
         going.task = asyncio.create_task(self._ended(going, within_s), name=f"{going.name} leaves")
 
-    def _returned(self, url: str) -> Upstream | None:
-        """The way to a replica that has not left yet: what runs on it goes on."""
+    def _returned(self, address: ReplicaAddress) -> Upstream | None:
+        """The way to a replica that has not left yet, if it would be made alike: what runs on it goes on."""
         for going in self._leaving:
-            if going.url == url and going.task is not None:
+            if _way_of(going.address) == _way_of(address) and going.task is not None:
                 going.task.cancel()
                 self._leaving.remove(going)
                 return going.upstream
@@ -260,7 +263,7 @@ class Membership:
             await self._idle(going.name, _LETTING_GO_S)
         going.upstream.close()
         self._leaving.remove(going)
-        _log.info("replica %s (%s) has left", going.name, going.url)
+        _log.info("replica %s (%s) has left", going.name, going.address.url)
         if going.name not in self._joined:
             for hear in self._gone:
                 hear(going.name)
@@ -310,6 +313,10 @@ def share(age_s: float, slow_start_s: float) -> float:
     if age_s >= slow_start_s:
         return 1.0
     return _FIRST_SHARE + (1.0 - _FIRST_SHARE) * age_s / slow_start_s
+
+
+def _way_of(address: ReplicaAddress) -> tuple[object, ...]:
+    return address.url, address.tls, address.client_key
 
 
 def _differs(one: ReplicaAddress, other: ReplicaAddress) -> bool:

@@ -9,7 +9,7 @@ from router.config import load
 from router.errors import ConfigError
 from router.reload import LIVE, InForce
 from router.settings import settings
-from tests.fakes import IDLE, STREAM, chunk, client_of, fake_replica, load_of, post, posted, router_over, until
+from tests.fakes import BODY, IDLE, STREAM, chunk, client_of, fake_replica, load_of, post, posted, router_over, until
 
 
 def config(*replicas, **more):
@@ -47,6 +47,22 @@ async def test_replicas_come_and_go_without_a_request_lost():
         go.set()
         await client.to(b"data: [DONE]\n\n\r\n0\r\n\r\n")
         await until(lambda: load_of(up) == IDLE)
+
+
+async def test_what_becomes_of_a_clients_key_changes_at_once_with_its_replica():
+    """Though the replica is where it was, the way there is another one."""
+    async with fake_replica() as replica:
+
+        def table(client_key):
+            return [{"name": "r1", "url": replica.url, "client_key": client_key}]
+
+        async with router_over(replicas=table("forward")) as up:
+            key = b"Authorization: Bearer client"
+            assert (await posted(up.url, BODY, key)).status == 200
+            assert await up.reload.reloaded(lambda: config(replicas=table("drop")))
+            await until(lambda: up.fleet.is_open("r1"))
+            assert (await posted(up.url, BODY, key)).status == 200
+        assert [seen.values(b"authorization") for seen in replica.seen] == [[b"Bearer client"], []]
 
 
 async def test_limits_and_the_policy_change_at_once():

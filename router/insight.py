@@ -62,7 +62,7 @@ def counted(
     level = logging.INFO if config.log.requests else logging.DEBUG
     recorder = recording(config, clock, stack)
     accounts = Accounts(metrics, watcher, clock, door, fleet=fleet, request_level=level, recorder=recorder)
-    accounts.ears += [losses.answered, Doubts(events.disbelieved).ended]
+    accounts.ears += [losses.answered, Doubts(events.disbelieved, clock).ended]
     accounts.choice_ears.extend(one.placed for one in shadows)
     return metrics, accounts, losses
 

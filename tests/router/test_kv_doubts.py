@@ -1,5 +1,7 @@
 """An engine that delivers nothing of what its events told, three times in a row, is not believed any more."""
 
+from itertools import count
+
 import pytest
 from msgspec.structs import replace
 
@@ -13,7 +15,8 @@ MISS = replace(DONE, predicted_tokens=64, delivered_tokens=0, prompt_tokens=REQU
 def disbelieved(*outcomes: Outcome) -> list[str]:
     fleet = fleet_of("r1")
     found: list[str] = []
-    doubts = Doubts(found.append)
+    ends_s = count(1000)
+    doubts = Doubts(found.append, lambda: next(ends_s))
     for outcome in outcomes:
         doubts.ended(placed(fleet, "r1"), outcome)
     return found
@@ -24,6 +27,14 @@ def test_three_in_a_row() -> None:
     assert disbelieved(MISS, MISS, MISS) == ["r1"]
     assert disbelieved(*[MISS] * 5) == ["r1"]
     assert disbelieved(MISS, MISS, replace(MISS, replica="r2"), MISS) == ["r1"]
+    assert disbelieved(*[MISS] * 6) == ["r1", "r1"]
+
+
+def test_who_began_before_proves_nothing_more() -> None:
+    """A hundred were on their way, placed by what nobody believes any more."""
+    older = replace(MISS, duration_s=500.0)
+    assert disbelieved(*[older] * 100) == ["r1"]
+    assert disbelieved(*[older] * 3, replace(older, replica="r2"), *[MISS] * 3) == ["r1", "r1"]
 
 
 def test_one_cached_token_begins_anew() -> None:

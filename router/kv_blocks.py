@@ -124,7 +124,7 @@ class EngineBlocks:
         That is one block that continues the newest one of its run, or one copy less of a block that is known.
         """
         runs, size = self._runs, self.engine_block_tokens
-        if not runs.plain or size is None:
+        if not runs or not runs.plain or size is None:  # who has told no block with a key is not telling yet
             return at
         told, pack, group, awaited = self._told(), _packer(size), self._group, self._aside.awaited
         begun, end, removed = at, len(items), 0

@@ -199,6 +199,16 @@ def test_the_straight_way_and_the_long_one_come_to_the_same(batches):
         assert straight.matched(tokens) == long.matched(tokens)
 
 
+def test_who_told_no_block_with_a_key_does_not_count_as_telling():
+    """Its blocks continue some that were told before anybody listened: what was sent to it is all that is known."""
+    told = Told()
+    for number in range(2):
+        orphan = filled({"type": "BlockStored", "block_hashes": [5]}, 4)
+        list(told.publishers["r1"].take(number, msgspec.msgpack.encode([1.0, [orphan], 0])))
+    assert told.publishers["r1"].blocks.counts == {"orphan": 2}
+    assert not told.fleet.tells("r1")
+
+
 def test_decoding_goes_the_straight_way():
     told = Told()
     publisher = told.publishers["r1"]

@@ -28,8 +28,7 @@ TRACE_OPTIONS = ("skip_bad", "trace_block_tokens", "time_unit", "answers")
 def run(arguments: Arguments) -> int:
     """The command. Raises `UsageError` and `RouterError` with a text for the user."""
     from router.errors import RouterError, UsageError
-    from sim.errors import SimError
-    from sim.presets import PresetError
+    from sim.errors import OptionError, SimError
 
     try:
         more: Callable[[Arguments], int] | None = getattr(arguments, "sim_main", None)
@@ -38,7 +37,7 @@ def run(arguments: Arguments) -> int:
         if more is None:
             return _described(arguments) if arguments.describe else _compared(arguments)
         return more(arguments)
-    except PresetError as error:
+    except OptionError as error:
         raise UsageError(str(error)) from error
     except SimError as error:
         raise RouterError(str(error)) from error

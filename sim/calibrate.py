@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from sim.cost import DEFAULT_PROFILE, PROFILES, Profile
 from sim.engine_logs import EngineLog, read_log
-from sim.errors import SimError
+from sim.errors import OptionError
 from sim.replay import Timings, replayed
 
 POINTS = ("mean", "p50", "p90", "p95", "p99")
@@ -225,10 +225,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Fit and tell. Raises `SimError` for what can't be used, `OSError` for a log that can't be read."""
+    """Fit and tell. Raises `OptionError` for what can't be used, `OSError` for a log that can't be read."""
     profile = PROFILES.get(arguments.profile)
     if profile is None:
-        raise SimError(f"no profile is named {arguments.profile!r}. There are: {', '.join(PROFILES)}")
+        raise OptionError(f"no profile is named {arguments.profile!r}. There are: {', '.join(PROFILES)}")
     blocks = arguments.blocks or profile.capacity_tokens // arguments.block_size
     engine = Engine(
         blocks,

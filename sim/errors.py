@@ -5,6 +5,10 @@ class SimError(Exception):
     """Root of the simulator's own errors."""
 
 
+class OptionError(SimError):
+    """What was asked can't be simulated as asked."""
+
+
 class CacheFull(SimError):  # noqa: N818 -- the name says what happened
     """More blocks were asked of a pool than are free."""
 

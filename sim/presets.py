@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, get_args, get_type_hints
 
 from sim.arrivals import Arrival, Workload
-from sim.errors import SimError
+from sim.errors import OptionError
 from sim.generators.agents import agents
 from sim.generators.chats import chat, docs, tools
 from sim.generators.lesson import lesson
@@ -22,7 +22,7 @@ from sim.workload import TURNS_PER_USER, USERS
 LESSON_REQUESTS = USERS * TURNS_PER_USER
 
 
-class PresetError(SimError):
+class PresetError(OptionError):
     """No such preset, or an option that it can't take."""
 
 

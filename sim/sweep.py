@@ -18,7 +18,7 @@ from rich.table import Table
 
 from sim.cost import DEFAULT_PROFILE, PROFILES, Profile
 from sim.curves import Curve, Fleet, Limit, Sweep, swept
-from sim.errors import SimError
+from sim.errors import OptionError
 from sim.presets import preset_of
 from sim.results import Result
 from sim.traces.opening import read
@@ -43,7 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--rate", type=_numbers(float), metavar="R[,R...]", help="requests per second (0.5 to 4 times the traffic's)")
     add("--replicas", type=_numbers(int), metavar="N[,N...]", help="replicas (the preset's; 4 for a trace)")
-    add("--blocks", type=_numbers(int), metavar="N[,N...]", help="KV blocks of a replica (the preset's; the profile's)")
+    add(
+        "--blocks",
+        type=_numbers(int),
+        metavar="N[,N...]",
+        help="KV blocks of a replica (the preset's, or what the profile has room for)",
+    )
     add("--policy", type=_words, default=_words(_POLICIES), metavar="NAME[,NAME...]", help=f"policies ({_POLICIES})")
     add("--profile", metavar="NAME", help="a model on a GPU (the preset's)")
     add("--limit", type=_limit, default=Limit(), metavar="WHAT", help="what a fleet must keep (ttft-p95=1)")
@@ -64,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Sweep and tell. Raises `SimError` and `PolicyError` for what can't be used as asked."""
+    """Sweep and tell. Raises `OptionError` and `PolicyError` for what can't be used as asked."""
     found = _swept(arguments)
     for note in found.notes:
         sys.stderr.write(f"note: {note}\n")
@@ -114,21 +119,24 @@ _Source = tuple[Traffic, int, int, Profile, float]
 def _of_preset(arguments: argparse.Namespace) -> _Source:
     for name in _TRACE_ONLY:
         if getattr(arguments, name) is not None:
-            raise SimError(f"--{name.replace('_', '-')} has no meaning without --trace")
+            raise OptionError(f"--{name.replace('_', '-')} has no meaning without --trace")
     known = preset_of(arguments.preset or _DEFAULT_PRESET)
     traffic = PresetTraffic(
         arguments.preset or _DEFAULT_PRESET, tuple(sorted(_given(arguments, _PRESET_OPTIONS).items()))
     )
     usual = known.defaults
-    return traffic, usual.replicas, usual.blocks, _profile(arguments.profile or usual.profile), known.options.rate
+    profile = _profile(arguments.profile or usual.profile)
+    tokens = profile.capacity_tokens if arguments.profile else usual.blocks * known.options.block_tokens
+    blocks = max(2, tokens // (arguments.block_tokens or known.options.block_tokens))
+    return traffic, usual.replicas, blocks, profile, known.options.rate
 
 
 def _of_trace(arguments: argparse.Namespace) -> _Source:
     for name in ("tenants", "salt", "volatile"):
         if getattr(arguments, name) is not None:
-            raise SimError(f"--{name} has no meaning with --trace")
+            raise OptionError(f"--{name} has no meaning with --trace")
     if arguments.replay not in (None, "timestamps", "think"):
-        raise SimError(f"{arguments.replay!r} is no way to replay a trace; use timestamps or think")
+        raise OptionError(f"{arguments.replay!r} is no way to replay a trace; use timestamps or think")
     profile = _profile(arguments.profile or DEFAULT_PROFILE)
     trace = read(arguments.trace, text_block_tokens=arguments.block_tokens or 16, **_given(arguments, _TRACE_OPTIONS))
     traffic = TraceTraffic(
@@ -144,7 +152,7 @@ def _given(arguments: argparse.Namespace, names: Sequence[str]) -> dict[str, Any
 
 def _profile(name: str) -> Profile:
     if name not in PROFILES:
-        raise SimError(f"no profile is named {name!r}. There are: {', '.join(PROFILES)}")
+        raise OptionError(f"no profile is named {name!r}. There are: {', '.join(PROFILES)}")
     return PROFILES[name]
 
 

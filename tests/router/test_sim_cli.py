@@ -289,9 +289,18 @@ def test_commands_below_have_help_and_tell_their_exit_codes(capsys, command):
     assert "exit codes" in out
 
 
-def test_a_sweep_of_no_preset_ends_with_2(capsys):
-    _, err = told(capsys, "sweep", "--preset", "chatt", code=2)
-    assert "did you mean 'chat'" in err
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("sweep", "--preset", "chatt"), "did you mean 'chat'"),
+        (("sweep", "--time-unit", "ms"), "--time-unit has no meaning without --trace"),
+        (("sweep", "--profile", "h100"), "no profile is named 'h100'"),
+        (("calibrate", "log.jsonl", "--profile", "h100"), "no profile is named 'h100'"),
+    ],
+)
+def test_what_can_not_be_used_as_asked_ends_with_2(capsys, words, said):
+    _, err = told(capsys, *words, code=2)
+    assert said in err
 
 
 def test_a_log_that_is_not_there_ends_with_1(capsys, tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.errors import SimError
+from sim.errors import OptionError
 from sim.sweep import add_arguments, main
 
 SMALL = ("--requests", "200", "--workers", "1", "--replicas", "2", "--policy", "round-robin,prefix-aware")
@@ -88,14 +88,30 @@ def test_several_seeds_give_a_mean_and_a_spread(capsys):
 
 def test_what_belongs_to_a_trace_or_a_preset_is_said(tmp_path):
     path = rows_of_a_trace(tmp_path / "log.jsonl")
-    with pytest.raises(SimError, match="--time-unit has no meaning without --trace"):
+    with pytest.raises(OptionError, match="--time-unit has no meaning without --trace"):
         main(parsed(*SMALL, "--time-unit", "ms"))
-    with pytest.raises(SimError, match="--salt has no meaning with --trace"):
+    with pytest.raises(OptionError, match="--salt has no meaning with --trace"):
         main(parsed("--trace", path, "--salt", "user"))
 
 
+@pytest.mark.parametrize(
+    ("words", "blocks"),
+    [
+        ((), 5_000),
+        (("--block-size", "32"), 2_500),
+        (("--profile", "llama-3.1-8b-h100"), 28_117),
+        (("--profile", "llama-3.1-8b-h100", "--block-size", "32"), 14_058),
+        (("--blocks", "4000", "--block-size", "32"), 4_000),
+    ],
+)
+def test_a_cache_has_room_for_as_many_tokens_whatever_a_block_holds(words, blocks, capsys):
+    asked = ("--requests", "20", "--rate", "20", "--policy", "round-robin", "--no-search", "--workers", "1", "--json")
+    assert main(parsed(*asked, *words)) == 0
+    assert json.loads(capsys.readouterr().out)["curves"][0]["blocks"] == blocks
+
+
 def test_an_unknown_profile_is_told():
-    with pytest.raises(SimError, match="no profile is named 'h100'"):
+    with pytest.raises(OptionError, match="no profile is named 'h100'"):
         main(parsed(*SMALL, "--profile", "h100"))
 
 

@@ -95,6 +95,10 @@ class Accounts:
         for ear in self.ears:
             ear(placed, outcome)
 
+    def forgotten(self, replica: str) -> None:
+        """The replica has left for good."""
+        self._tellers = {teller for teller in self._tellers if teller[0] != replica}
+
     def _delivered(self, placed: Placed, told: Usage, word: str) -> int | None:
         """Tokens the replica found cached. Where ours are its tokens, the fleet learns what its belief was worth.
 

@@ -188,7 +188,7 @@ async def running(config: Config) -> AsyncIterator[Running]:
             contexts=contexts,
             ask=partial(answer, client),
             clock=clock,
-            gone=(metrics.forgotten, losses.forgotten, hits.forgotten),
+            gone=(metrics.forgotten, losses.forgotten, hits.forgotten, accounts.forgotten),
         )
         await stack.enter_async_context(events)
         await stack.enter_async_context(watcher)

@@ -194,6 +194,10 @@ class HeadTooLarge(RequestError):  # noqa: N818 -- named after the HTTP status i
     kind = "invalid_request_error"
     code = "headers_too_large"
 
+    @classmethod
+    def over(cls, limit_bytes: int) -> "HeadTooLarge":
+        return cls(f"request line and headers exceed limits.header_bytes = {limit_bytes}")
+
 
 class NotImplementedHere(RequestError):  # noqa: N818 -- named after the HTTP status it is
     """A part of HTTP the router does not speak, or a dry run of a policy that can not be copied."""

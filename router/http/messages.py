@@ -118,6 +118,14 @@ def _named(headers: Headers) -> dict[bytes, bytes]:
     return {name.lower(): value for name, value in reversed(headers)}
 
 
+def joined(pieces: list[bytes | bytearray]) -> list[bytes | bytearray]:
+    """Pieces of a body as one: an object for each of many tiny ones would cost more than what they hold."""
+    first, *rest = pieces
+    whole = first if isinstance(first, bytearray) else bytearray(first)
+    whole += b"".join(rest)
+    return [whole]
+
+
 def origin_form(target: bytes) -> bytes:
     """A request target as path and query; a client may send a whole URL (RFC 9112 §3.2.2)."""
     if target.startswith(b"/") or b"://" not in target:

@@ -13,7 +13,7 @@ import httptools
 
 from router.errors import BadRequest, BodyTooLarge, ClientTooSlow, HeadTooLarge, NotImplementedHere, RequestError
 from router.http.listener import Listener
-from router.http.messages import HOP_BY_HOP, Call, Framing, Headers, Source, origin_form, without_hop_by_hop
+from router.http.messages import HOP_BY_HOP, Call, Framing, Headers, Source, joined, origin_form, without_hop_by_hop
 from router.http.patience import BODY, HEAD, KEPT, Progress
 
 _log = logging.getLogger("router.http")
@@ -21,6 +21,7 @@ _log = logging.getLogger("router.http")
 _KEPT_WHILE_BUSY_BYTES = 64 * 1024  # bytes a client may send ahead before its socket is no longer read
 _UNKNOWN_BYTES = 64 * 1024  # how much of a body is taken before it is asked who sends it
 _LINGER_S = 2.0  # how long an early error waits for the client to stop sending, so that a reset does not eat the answer
+_PIECES = 1024  # of a body, before they are joined
 _COLON = b": "
 _UNSENT_BYTES = 16 * 1024  # what a client has not taken, beyond which its replica is no longer read
 _POST = b"POST "
@@ -134,7 +135,7 @@ class ClientConnection(asyncio.Protocol):
         self._untold_bytes = 0
         self._url = b""
         self._headers = []
-        self._body: list[bytes] = []
+        self._body: list[bytes | bytearray] = []
         self._body_bytes = 0
 
     def on_url(self, url: bytes) -> None:
@@ -145,8 +146,7 @@ class ClientConnection(asyncio.Protocol):
             self._headers.append((name, value))
 
     def _head_too_large(self) -> RequestError:
-        limit = self._limits.header_bytes
-        return self._refused(HeadTooLarge(f"request line and headers exceed limits.header_bytes = {limit}"))
+        return self._refused(HeadTooLarge.over(self._limits.header_bytes))
 
     def on_headers_complete(self) -> None:
         self._head_open = False
@@ -192,6 +192,8 @@ class ClientConnection(asyncio.Protocol):
             except RequestError as error:
                 raise self._refused(error) from None
         self._body.append(body)
+        if len(self._body) > _PIECES:
+            self._body = joined(self._body)
 
     def _check_body(self, size_bytes: int) -> None:
         if size_bytes > self._limits.body_bytes:
@@ -205,12 +207,10 @@ class ClientConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         self._boundary = True
         keep_alive = self._parser.should_keep_alive()  # only inside this callback does llhttp know
-        method = self._parser.get_method()
-        if method != b"POST":
-            # A client that pipelines another method behind a POST meets a closed connection and asks again.
+        if (method := self._parser.get_method()) != b"POST":  # such a client meets a closed connection and asks again
             self._waiting.append((_NO_POST, False, 1))
             return
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        body = bytes(self._body[0]) if len(self._body) == 1 else b"".join(self._body)
         host = self._named.pop(b"host", b"")
         call = Call(method, origin_form(self._url), self._passed_on, body, host, self._peer, self._named)
         self._body = []

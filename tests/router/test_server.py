@@ -266,9 +266,9 @@ class Source:
         pass
 
 
-def connected(serve) -> tuple[ClientConnection, FakeTransport]:
+def connected(serve, body_bytes: int = 1000) -> tuple[ClientConnection, FakeTransport]:
     transport = FakeTransport()
-    connection = ClientConnection(Listener(serve, Limits(1000, 1000), asyncio.Protocol, set()))
+    connection = ClientConnection(Listener(serve, Limits(1000, body_bytes), asyncio.Protocol, set()))
     connection.connection_made(transport)
     return connection, transport
 
@@ -371,6 +371,19 @@ async def test_a_body_in_tiny_chunks_byte_by_byte_is_no_head():
     for at in range(len(raw)):
         connection.data_received(raw[at : at + 1])
     await until(lambda: seen == [b"a" * 900])
+
+
+async def test_a_body_in_very_many_chunks_is_kept_in_few_pieces():
+    seen = []
+
+    async def serve(call, reply):
+        seen.append(call.body)
+
+    connection, _ = connected(serve, body_bytes=20_000)
+    connection.data_received(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk(b"ab") * 5000)
+    assert len(connection._body) <= 1024
+    connection.data_received(chunk(b"c") + chunk(b""))
+    await until(lambda: seen == [b"ab" * 5000 + b"c"])
 
 
 async def test_a_head_that_begins_behind_another_request_is_measured_whole():

@@ -99,11 +99,11 @@ class Gateway:
 
     async def _read(self, call: Call, guest: Guest, session_of: SessionOf) -> Read:
         """What placing needs to know, and what replicas get. The parsed body ends here: no exchange may keep it."""
+        if self._turns.over:  # before the body is parsed: who waits holds no more than that
+            await self._turns.next()
         ask = asked(call)
         served = self.models.served(ask.model, guest.salt or ask.salt)
         call = self.tenants.salted(call, ask, guest)
-        if self._turns.over:
-            await self._turns.next()
         prompt = await served.read(ask)
         self._count += 1
         request = Request(

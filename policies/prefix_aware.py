@@ -15,18 +15,11 @@ where there is room it must not attract (naive longest-prefix sends every new us
 system prompt). Decoding requests count, or new users pile onto one replica. `bench/against_the_field.py` compares.
 """
 
-# ruff: noqa: FURB136 -- max() and min() cost more than what they compare, for every replica of every request
-
 import random
 from collections.abc import Sequence
 
+from policies.prefix_cost import costs as costs_of
 from policies.types import Choice, Replica, Request
-
-_MOST_PINNED = 0.9
-_CROWD = 4.0  # 2 leaves more short prompts waiting behind long ones, 8 makes long ones wait for all others
-_QUEUE = 2.0  # without it prompts leave warm replicas when all have queues; 1 to 4 are alike
-_LEAST_FULLNESS = 0.02  # an empty cache still has to compute the head once; any value up to 0.1 measured the same
-_UNKNOWN_FULLNESS = 0.16  # for shared heads on a replica of unknown size: .05 to 1 measured the same
 
 
 class PrefixAware:
@@ -61,35 +54,4 @@ class PrefixAware:
         return {replica.name: cost for replica, cost in zip(replicas, costs, strict=True)}
 
     def _costs(self, request: Request, replicas: Sequence[Replica]) -> list[float]:
-        """One loop without calls: it runs for every replica and every request."""
-        block_tokens, prompt_tokens = request.block_tokens, request.prompt_tokens
-        shared = replicas[0].shared_blocks * block_tokens
-        scarce = replicas[0].scarce_blocks * block_tokens
-        in_flight_tokens, stickiness = self._in_flight_tokens, self._stickiness
-        count = len(replicas)
-        crowd = _CROWD * count / (sum([replica.in_flight for replica in replicas]) + count)
-        queue = _QUEUE / (prompt_tokens or 1)
-        costs = []
-        for replica in replicas:
-            matched = replica.matched_blocks * block_tokens
-            capacity = replica.capacity_blocks
-            if not capacity:
-                full, room = 1.0, _UNKNOWN_FULLNESS
-            else:
-                full = replica.held_blocks / capacity if replica.held_blocks < capacity else 1.0
-                room = full if full > _LEAST_FULLNESS else _LEAST_FULLNESS
-            uncached: float = prompt_tokens - (matched if matched > shared else shared)
-            here = matched if matched > scarce else scarce
-            if here < shared:
-                uncached += room * (shared - here)
-            pinned = replica.engine_kv_used_fraction
-            if stickiness is not None:
-                k = stickiness
-            elif not pinned:
-                k = 2.0
-            else:
-                k = 1.0 + 1.0 / (1.0 - (pinned if pinned < _MOST_PINNED else _MOST_PINNED))
-            waiting = replica.pending_prefill_tokens + in_flight_tokens * replica.in_flight
-            price = k + full + crowd * (replica.in_flight + 1) + queue * waiting
-            costs.append((waiting + price * uncached) / replica.weight)
-        return costs
+        return costs_of(request, replicas, self._in_flight_tokens, self._stickiness)

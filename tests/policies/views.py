@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from policies.conformance import sample_request
 from policies.types import Replica, Request
 
+FRACTIONS = "wk"
 LETTERS = {
     "f": "in_flight",
     "p": "pending_prefill_tokens",
@@ -25,7 +26,10 @@ def replicas(text: str) -> tuple[Replica, ...]:
     made = []
     for part in text.split("|"):
         name, *pairs = part.split()
-        values = {LETTERS[letter]: float(value) for letter, _, value in (pair.partition("=") for pair in pairs)}
+        values = {
+            LETTERS[letter]: float(value) if letter in FRACTIONS else int(value)
+            for letter, _, value in (pair.partition("=") for pair in pairs)
+        }
         made.append(replace(Replica(name, 0, 0, 0, 0, 0, None, 1.0), **values))  # type: ignore[arg-type]
     return tuple(made)
 

@@ -1,0 +1,36 @@
+"""The formula, by hand; what it makes of views stands in test_prefix_aware."""
+
+import pytest
+
+from policies.prefix_cost import costs
+from tests.policies.views import prompt, replicas
+
+
+@pytest.mark.parametrize(
+    ("view", "stickiness", "expected"),
+    [
+        # 1,600 tokens uncached; price: k 2, full 1 (size unknown), crowd 4 x 1, no queue
+        pytest.param("r1", None, [7 * 1600.0], id="nothing known"),
+        pytest.param("r1", 1.0, [6 * 1600.0], id="a given k"),
+        pytest.param("r1 n=100 h=50", None, [6.5 * 1600], id="half full"),
+        pytest.param("r1 n=100 h=50 w=2", None, [6.5 * 800], id="twice as fast"),
+        pytest.param("r1 n=100 h=150 k=0.5", None, [8 * 1600.0], id="running requests hold half of the pool"),
+        pytest.param("r1 n=100 k=1", None, [15 * 1600.0], id="they hold all of it"),
+        # crowd 4 x 2 / (2 + 2) = 2 a request; r1 waits 64 x 2 + 32 = 160 tokens, a tenth of the prompt
+        pytest.param(
+            "r1 f=2 p=32 m=50 n=9 | r2 n=9",
+            None,
+            [160 + (2 + 2 * 3 + 0.2) * 800, (2 + 2) * 1600.0],
+            id="load and match",
+        ),
+        # r1 lacks 10 of 60 shared blocks, r2 all but those 20 that are scarce
+        pytest.param(
+            "r1 n=100 h=50 m=50 s=60 c=20 | r2 n=100 h=50 s=60 c=20",
+            None,
+            [6.5 * (640 + 0.5 * 160), 6.5 * (640 + 0.5 * 640)],
+            id="a shared head",
+        ),
+    ],
+)
+def test_the_cost_of_a_prompt(view: str, stickiness: float | None, expected: list[float]) -> None:
+    assert costs(prompt(1600), replicas(view), 64.0, stickiness) == pytest.approx(expected)

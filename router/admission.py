@@ -14,10 +14,9 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from msgspec import Struct
-
 from policies.fairness import DeficitRounds
 from policies.types import Replica, Request
+from policies.values import Fixed
 from router.errors import QueueFull, WaitedTooLong
 from router.families import Built, gauge
 from router.http.messages import Call
@@ -31,7 +30,7 @@ FEWEST = 3
 """So many must have left the queue before its pace is known."""
 
 
-class Room(Struct, frozen=True):
+class Room(Fixed, frozen=True):
     """What one replica may have at a time."""
 
     max_pending_tokens: int | None
@@ -50,7 +49,7 @@ class Room(Struct, frozen=True):
         return replica.pending_prefill_tokens + uncached <= self.max_pending_tokens
 
 
-class Turn(Struct, frozen=True):
+class Turn(Fixed, frozen=True):
     """What a request says of its own urgency."""
 
     priority: int

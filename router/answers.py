@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import orjson
-from msgspec import Struct
 
 from policies.blocks import TOKEN_BYTES, Chain
+from policies.values import Value
 from router.prompt_cache import Prefix
 from router.tokenizers import Tokenizer, TokenizerError
 
@@ -22,7 +22,7 @@ _USER = {"role": "user", "content": "What is it?"}
 _ANSWER = "A store of blocks.\n\n- **KV** blocks"
 
 
-class Closing(Struct, frozen=True, gc=False):
+class Closing(Value, frozen=True):
     """What a template puts behind an answer."""
 
     text: str
@@ -46,7 +46,7 @@ def closing(render: Callable[[Sequence[dict[str, Any]]], str], tokenizer: Tokeni
     return Closing(text, len(ends) // TOKEN_BYTES - 1) if joined == apart + ends else None
 
 
-class Answer(Struct, frozen=True, gc=False):
+class Answer(Value, frozen=True):
     """What an engine answered, with its own counts of tokens as far as it told them."""
 
     text: str
@@ -57,7 +57,7 @@ class Answer(Struct, frozen=True, gc=False):
         return f"<Answer of {self.output_tokens} tokens>"  # none of the text
 
 
-class Open(Struct, frozen=True, gc=False):
+class Open(Value, frozen=True):
     """A chat's prompt that an answer will continue."""
 
     tokenizer: Tokenizer

@@ -13,6 +13,7 @@ import msgspec
 
 from policies.fleet import Fleet
 from policies.types import Request
+from policies.values import Loose
 from router.answers import Answer, answer_of
 from router.prompt_bodies import Prompt
 
@@ -24,26 +25,26 @@ _MOST_THREADED = 64  # answers on their way to a thread; what comes beyond is no
 _BEFORE, _BETWEEN, _BEHIND, _DONE = b"data: ", b"\n\ndata: ", b"\n\n", b"data: [DONE]"
 
 
-class _Delta(msgspec.Struct, gc=False):
+class _Delta(Loose):
     content: str | None = None
     tool_calls: list[msgspec.Raw] | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
 
 
-class _Choice(msgspec.Struct, gc=False):
+class _Choice(Loose):
     delta: _Delta
     index: int = 0
     finish_reason: str | None = None
     stop_reason: msgspec.Raw = msgspec.Raw(b"null")
 
 
-class _Usage(msgspec.Struct, gc=False):
+class _Usage(Loose):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
 
 
-class _Event(msgspec.Struct, gc=False):
+class _Event(Loose):
     choices: list[_Choice]
     usage: _Usage | None = None
 

@@ -9,12 +9,12 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from msgspec import Struct
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from policies.fleet import Fleet
+from policies.values import Value
 from router import __version__
 from router.families import DECISION_BOUNDS_S, Built, Histogram, Labels, added, counter, gauge, histograms
 from router.families import FAMILIES as FAMILIES
@@ -27,7 +27,7 @@ _LABEL_VALUES = 256  # distinct models, and distinct reasons, before the rest ar
 OTHER = "other"
 
 
-class Outcome(Struct, frozen=True, gc=False):
+class Outcome(Value, frozen=True):
     """One finished request."""
 
     route: str

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from policies.blocks import Chain
+from policies.values import Value
 from router.errors import UnknownModel
 from router.openai import CHAT, Ask, batched, reads_cache, sampled_once
 from router.prompt_bodies import PLAIN
@@ -44,7 +44,7 @@ def cards(models: Iterable[Mapping[str, Any]]) -> list[Card]:
     return found
 
 
-class Served(Struct, frozen=True, gc=False):
+class Served(Value, frozen=True):
     """One model name a request may ask for: how its prompt is read and where its chains start."""
 
     name: str

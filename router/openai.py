@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import orjson
-from msgspec import Struct
 
+from policies.values import Value
 from router.errors import BadRequest, NotServed
 from router.http.messages import Call
 from router.prompt_bodies import BYTES_PER_TOKEN, NOT_RUN, POOLING, are_ids
@@ -75,7 +75,7 @@ CONTROL = frozenset(
 _FORM_MODEL = re.compile(rb'name="model"(?:\r\n[^\r\n]+)*\r\n\r\n([^\r\n]{1,512})\r\n')
 
 
-class Ask(Struct, frozen=True, gc=False):
+class Ask(Value, frozen=True):
     """What one body asks for, as far as routing it needs to know."""
 
     route: str
@@ -140,7 +140,7 @@ def sampled_once(body: Mapping[str, Any]) -> bool:
     return not isinstance(wanted, int) or wanted < 2
 
 
-class Batch(Struct, frozen=True, gc=False):
+class Batch(Value, frozen=True):
     """Several prompts in one body. The engine answers them with one summed usage, and each is looked up by itself."""
 
     body: Mapping[str, Any]

@@ -9,11 +9,10 @@ from collections.abc import Callable, Mapping
 from copy import copy, deepcopy
 from typing import Any
 
-from msgspec import Struct
-
 from policies.fleet import Fleet
 from policies.least_loaded import LeastLoaded
 from policies.types import Choice, Policy, Replica, Request
+from policies.values import Value
 from router.admission import Room
 from router.aside import Aside
 from router.errors import NoReplicaAvailable, NotImplementedHere, ReplicaTimedOut, ReplicaUnreachable, RequestError
@@ -26,7 +25,7 @@ _log = logging.getLogger("router.placing")
 _RETRY_AFTER_S = 2
 
 
-class Placed(Struct, frozen=True, gc=False):
+class Placed(Value, frozen=True):
     """A request and where it goes."""
 
     request: Request

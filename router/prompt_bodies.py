@@ -6,9 +6,8 @@ The one rule: nothing here costs more than a walk over the body's members. Not h
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-from msgspec import Struct
-
 from policies.blocks import Chain
+from policies.values import Value
 from router.answers import Answer, Open, answer_blocks
 from router.chat import NotText, part_text
 
@@ -87,7 +86,7 @@ vLLM's own renderer for Kimi K3, whose prompts no template here makes.)
 """
 
 
-class Prompt(Struct, frozen=True, gc=False):
+class Prompt(Value, frozen=True):
     """What placing a request needs to know of its prompt."""
 
     tokens: int

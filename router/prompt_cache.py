@@ -10,14 +10,14 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 import numpy as np
-from msgspec import Struct
 
 from policies.blocks import KEY_BYTES, Chain
+from policies.values import Value
 
 _KEY = np.dtype(("V", KEY_BYTES))
 
 
-class Prefix(Struct, frozen=True, gc=False):
+class Prefix(Value, frozen=True):
     """What is known of a text prefix."""
 
     chain: Chain

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any, TypeVar
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from policies.blocks import TOKEN_BYTES, Chain, hittable_blocks, packed
+from policies.values import Value
 from router.answers import Closing, Open, closing
 from router.chat import NotText, conversation, without_mark
 from router.prompt_bodies import (
@@ -57,7 +57,7 @@ Rendered = tuple[str, tuple[int, ...], tuple[int, ...], str, int]
 """The text, special ids before and behind it, a doubt about it, and an estimate of the tokens beyond it."""
 
 
-class _Text(Struct, frozen=True, gc=False):
+class _Text(Value, frozen=True):
     """A prompt as text, and what goes around it."""
 
     pieces: list[bytes]

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from msgspec import Struct
 
+from policies.values import Fixed
 from router.chat import conversation
 from router.prompt_cache import utf8
 from router.templates import ChatTemplate
@@ -40,7 +40,7 @@ _LONGEST_SHAPE_BYTES = 256 * 1024  # of tools and the like
 Shape = tuple[tuple[str, ...], bytes]
 
 
-class _Plan(Struct, frozen=True):
+class _Plan(Fixed, frozen=True):
     guards: tuple[Guard, ...]
     dates: tuple[tuple[str, str], ...]
     pieces: tuple[str | Place, ...]

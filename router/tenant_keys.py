@@ -20,8 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
-
+from policies.values import Fixed
 from router.errors import ConfigError
 
 KEY_PREFIX = "sk-"
@@ -35,7 +34,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 
 
-class Quota(Struct, frozen=True):
+class Quota(Fixed, frozen=True):
     """What a tenant may use; None is no limit."""
 
     requests_per_minute: int | None = None
@@ -43,7 +42,7 @@ class Quota(Struct, frozen=True):
     in_flight: int | None = None
 
 
-class Tenant(Struct, frozen=True):
+class Tenant(Fixed, frozen=True):
     """One tenant. Those with the same `salt_group` share their prefix cache; without one a tenant is alone."""
 
     name: str
@@ -51,7 +50,7 @@ class Tenant(Struct, frozen=True):
     quota: Quota = Quota()
 
 
-class Key(Struct, frozen=True):
+class Key(Fixed, frozen=True):
     """One key of a tenant, by its hash."""
 
     digest: bytes

@@ -8,7 +8,7 @@ A quote inside JSON text is escaped, so `"usage"` in the reply's own words can't
 
 import re
 
-from msgspec import Struct
+from policies.values import Value
 
 _FIGURE = re.compile(
     rb'"(prompt_tokens|completion_tokens|input_tokens|output_tokens|cached_tokens'
@@ -22,7 +22,7 @@ _CLIENTS_FAULT = re.compile(
 _ABORTED = re.compile(rb'"finish_reason":\s*"abort"')
 
 
-class Usage(Struct, frozen=True, gc=False):
+class Usage(Value, frozen=True):
     """What the engine reports of one request, in tokens."""
 
     prompt_tokens: int | None

@@ -7,8 +7,7 @@ something did there is an `Ending`. Not here: sockets (`connection`), and whethe
 from dataclasses import dataclass
 from typing import Protocol
 
-from msgspec import Struct
-
+from policies.values import Value
 from router.http.messages import Headers
 
 
@@ -59,7 +58,7 @@ class Timeouts:
     idle_s: float | None = 600.0
 
 
-class Ending(Struct, frozen=True, gc=False):
+class Ending(Value, frozen=True):
     """How an exchange ended once its reply had begun."""
 
     status: int

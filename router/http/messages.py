@@ -8,8 +8,9 @@ from enum import Enum
 from typing import Protocol
 from urllib.parse import unquote
 
-from msgspec import Struct
 from msgspec.structs import replace
+
+from policies.values import Value
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -37,7 +38,7 @@ class Limits:
     body_bytes: int = 64 * 1024 * 1024
 
 
-class Call(Struct, frozen=True, gc=False):
+class Call(Value, frozen=True):
     """One complete request of a client, hop-by-hop headers already dropped, the body whole and untouched."""
 
     method: bytes

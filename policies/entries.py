@@ -1,38 +1,15 @@
-"""The rows of the book of replicas: one replica, one request on its way, and what a replica says of itself.
+"""The rows of the book of replicas: what it says of each.
 
-The one rule: these only hold; what a fact changes beyond its own row is `policies.fleet`'s.
+The one rule: these only hold; what a fact changes beyond its own row is `policies.fleet`'s. Not here: what is kept as
+it came (`policies.flights`).
 """
 
 from dataclasses import dataclass, field
 
-from msgspec import Struct
-
 from policies.correction import Capacity
 from policies.errors import FleetError
-from policies.types import Replica, Request
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What a replica says of itself; None is what it did not say."""
-
-    running: int | None = None
-    waiting: int | None = None
-    kv_used_fraction: float | None = None
-    block_tokens: int | None = None
-    capacity_blocks: int | None = None
-    """Usable KV blocks, counted in the replica's own `block_tokens`."""
-    prefix_caching: bool | None = None
-
-
-class Flight(Struct, gc=False):
-    """One request on its way."""
-
-    request: Request
-    replica: str
-    matched_blocks: int
-    uncached_tokens: int
-    prefilling: bool = True
+from policies.flights import Flight, Report
+from policies.types import Replica
 
 
 @dataclass(slots=True)

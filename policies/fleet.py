@@ -7,13 +7,14 @@ seconds of any clock that does not go backward. Not here: health checks, sockets
 
 from collections.abc import Collection, Container, Iterable, Sequence
 
+from policies.agreement import agreeing_blocks
 from policies.copies import Copies
 from policies.correction import Capacity
-from policies.entries import Entry, Flight, checked
-from policies.entries import Report as Report
+from policies.entries import Entry, checked
 from policies.errors import FleetError
+from policies.flights import Flight
+from policies.flights import Report as Report
 from policies.index import PrefixIndex
-from policies.runs import agreeing_blocks
 from policies.types import Replica, Request
 
 _AGE_S = 0.1  # how much older a report may have grown in a row that is used again

@@ -12,6 +12,7 @@ keys are made.
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from policies.blocks import KEY_BYTES
 from policies.copies import Copies
 from policies.errors import FleetError
 from policies.tree import Holder, Path, Tree
@@ -279,7 +280,7 @@ class PrefixIndex:
         start = shared = scarce = 0
         for run, depth in path:
             start += depth
-            if run.branches >= SHARED_AFTER and depth == len(run) and self._tree.is_computed(run):
+            if run.branches >= SHARED_AFTER and depth * KEY_BYTES == len(run.keys) and self._tree.is_computed(run):
                 shared = start
                 deserved = min(1.0, COPIES_FOR_SHARE * run.branches / self.runs) * len(self._holders)
                 if run.holders.bit_count() < deserved:

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from policies.agreement import common_blocks
 from policies.blocks import KEY_BYTES
 from policies.copies import Copies
 from policies.runs import Run
@@ -83,10 +84,10 @@ class Tree:
             run = self.by_first.get(blocks[start])
             if run is None:
                 break
-            common = run.common(blocks, start)
+            common = common_blocks(run.keys, blocks, start)
             path.append((run, common))
             start += common
-            if common < len(run):
+            if common * KEY_BYTES < len(run.keys):
                 break
         return path, start
 

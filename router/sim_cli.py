@@ -108,10 +108,10 @@ def _policies(given: Sequence[str]) -> list[str]:
 def _setup(arguments: Arguments, block_tokens: int) -> "Setup":
     """The replicas asked for, else those of the preset; a cache as large as the profile's for a trace."""
     from router.errors import UsageError
-    from sim.belief import Belief
     from sim.cost import DEFAULT_PROFILE, PROFILES
     from sim.presets import PresetDefaults, preset_of
     from sim.run import Setup
+    from sim.setup import Belief
 
     usual = PresetDefaults(4, 0, DEFAULT_PROFILE)
     if arguments.trace is None:

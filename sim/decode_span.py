@@ -5,19 +5,20 @@ step, and step i of the span takes `first_s + growth_s * i` (i from 0). Not here
 """
 
 import math
-from dataclasses import dataclass
 
 from sim.cost import Profile
 
 
-@dataclass(slots=True)
 class DecodeSpan:
     """`steps` steps from `begin_s` on."""
 
-    begin_s: float
-    steps: int
-    first_s: float
-    growth_s: float
+    __slots__ = ("begin_s", "first_s", "growth_s", "steps")
+
+    def __init__(self, begin_s: float, steps: int, first_s: float, growth_s: float) -> None:
+        self.begin_s = begin_s
+        self.steps = steps
+        self.first_s = first_s
+        self.growth_s = growth_s
 
     def after_s(self, steps: int) -> float:
         """Seconds that the first `steps` steps take: an arithmetic series."""

@@ -20,8 +20,8 @@ import msgspec
 import zmq
 import zmq.asyncio
 
+from sim.cache_events import Event
 from sim.emulator_pages import Batch, Origin, Pages, WireEvent
-from sim.kv_cache import Event
 
 _log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from policies.engine_hashes import FIXED_SEED, ExtraKeys, block_hash, extra_keys_of, root_hash, short
-from sim.kv_cache import Event, Removed, Stored
+from sim.cache_events import Event, Removed, Stored
 
 ALGORITHM = "sha256"
 

@@ -13,18 +13,22 @@ JobId = str | int
 """The emulator names jobs as the engine does, the simulator counts them."""
 
 
-@dataclass(frozen=True, slots=True)
 class Job:
     """One request as the engine sees it: lengths, and the keys of all full blocks of prompt and answer together.
 
     Blocks without a key, all or the last ones, can't be hit by anybody.
     """
 
-    id: JobId
-    prompt_tokens: int
-    output_tokens: int
-    keys: tuple[bytes, ...]
-    reads_cache: bool = True
+    __slots__ = ("id", "keys", "output_tokens", "prompt_tokens", "reads_cache")
+
+    def __init__(
+        self, job_id: JobId, prompt_tokens: int, output_tokens: int, keys: tuple[bytes, ...], reads_cache: bool = True
+    ) -> None:
+        self.id = job_id
+        self.prompt_tokens = prompt_tokens
+        self.output_tokens = output_tokens
+        self.keys = keys
+        self.reads_cache = reads_cache
 
     def check_fits(self, replica: str, usable_blocks: int, block_tokens: int) -> None:
         """Raise `JobRefused` when a replica of this size could never run it."""

@@ -8,32 +8,9 @@ own Stored and Removed event. Who gets which block and when is the replica's bus
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from sim.cache_events import Cleared, Event, Removed, Stored
 from sim.errors import CacheFull
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """Blocks became hittable, in chain order; `parent` is the key before them, None at the root."""
-
-    keys: tuple[bytes, ...]
-    parent: bytes | None
-
-
-@dataclass(frozen=True, slots=True)
-class Removed:
-    """One copy of a block was handed to somebody else."""
-
-    key: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Cleared:
-    """The whole cache was forgotten."""
-
-
-Event = Stored | Removed | Cleared
 
 
 class KvCache:

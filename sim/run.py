@@ -15,16 +15,16 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from policies.types import Choice, Policy, Replica, Request
 from sim.arrivals import Arrival, Workload
-from sim.belief import Belief, Book
-from sim.cost import DEFAULT_PROFILE, PROFILES, Profile
+from sim.belief import Book
 from sim.errors import JobRefused, SimError
 from sim.jobs import Job, JobId
-from sim.outcome import Outcome, Rows
+from sim.outcome import Outcome
+from sim.rows import Rows
+from sim.setup import Setup as Setup
 from sim.timed import TimedReplica
 
 Progress = Callable[[int], None]
@@ -32,37 +32,6 @@ Progress = Callable[[int], None]
 
 _TOLD_EVERY = 512
 _NEVER = float("nan")
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """The fleet that a workload meets. `blocks` of one replica, counted as the engine does: one is the null block."""
-
-    replicas: int = 4
-    blocks: int = 5_000
-    profile: Profile = PROFILES[DEFAULT_PROFILE]
-    max_num_seqs: int = 256
-    max_batched_tokens: int = 8192
-    async_scheduling: bool = True
-    """Whether engines decide a step while the one before it runs, as vLLM does by default."""
-    belief: Belief = field(default_factory=Belief)
-    seed: int = 1
-
-    def engines(self, block_tokens: int) -> list[TimedReplica]:
-        """Fresh replicas, their caches empty."""
-        return [
-            TimedReplica(
-                f"r{place}",
-                self.profile,
-                blocks=self.blocks,
-                block_tokens=block_tokens,
-                max_num_seqs=self.max_num_seqs,
-                max_batched_tokens=self.max_batched_tokens,
-                record_events=self.belief.source == "events",
-                async_scheduling=self.async_scheduling,
-            )
-            for place in range(self.replicas)
-        ]
 
 
 def simulate(workload: Workload, policy: Policy, setup: Setup, *, progress: Progress | None = None) -> Outcome:
@@ -74,6 +43,23 @@ def simulate(workload: Workload, policy: Policy, setup: Setup, *, progress: Prog
     with _no_garbage_collection():
         run.play()
     return run.outcome()
+
+
+def _engines(setup: Setup, block_tokens: int) -> list[TimedReplica]:
+    """Fresh replicas, their caches empty."""
+    return [
+        TimedReplica(
+            f"r{place}",
+            setup.profile,
+            blocks=setup.blocks,
+            block_tokens=block_tokens,
+            max_num_seqs=setup.max_num_seqs,
+            max_batched_tokens=setup.max_batched_tokens,
+            record_events=setup.belief.source == "events",
+            async_scheduling=setup.async_scheduling,
+        )
+        for place in range(setup.replicas)
+    ]
 
 
 @contextmanager
@@ -125,7 +111,7 @@ class _Run:
         self._policy = policy
         self._progress = progress
         self._belief = setup.belief
-        self._engines = setup.engines(workload.block_tokens)
+        self._engines = _engines(setup, workload.block_tokens)
         self._book = Book(setup.belief, self._engines, workload.block_tokens, setup.seed)
         self._front_s = setup.profile.front_s
         self._place = {engine.name: place for place, engine in enumerate(self._engines)}

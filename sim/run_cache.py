@@ -9,8 +9,8 @@ until the older one goes. Keys must be chained: equal keys have equal keys befor
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 
+from sim.cache_events import Cleared, Event, Removed, Stored
 from sim.errors import CacheFull
-from sim.kv_cache import Cleared, Event, Removed, Stored
 from sim.runs import Hold, Run, Stretch
 
 

@@ -6,28 +6,31 @@ replica; what it gave is told when its time has passed, as an engine publishes i
 """
 
 from collections import deque
-from dataclasses import dataclass
 
 from sim.batched import BatchedReplica
+from sim.cache_events import Event
 from sim.cost import Profile
 from sim.decode_span import DecodeCost, DecodeSpan
 from sim.errors import JobRefused
 from sim.jobs import Counters, Job, JobId
-from sim.kv_cache import Event
 from sim.run_cache import RunCache
 
 
-@dataclass(slots=True)
 class Moment:
     """What ended when a replica was advanced: `first` tokens, `finished` jobs, and first admissions of the span.
 
     `admitted` gives the prompt tokens each job found in the cache; `events` is empty unless the cache records them.
     """
 
-    first: tuple[JobId, ...]
-    finished: tuple[JobId, ...]
-    admitted: dict[JobId, int]
-    events: list[Event]
+    __slots__ = ("admitted", "events", "finished", "first")
+
+    def __init__(
+        self, first: tuple[JobId, ...], finished: tuple[JobId, ...], admitted: dict[JobId, int], events: list[Event]
+    ) -> None:
+        self.first = first
+        self.finished = finished
+        self.admitted = admitted
+        self.events = events
 
 
 class TimedReplica:

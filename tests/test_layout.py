@@ -14,8 +14,12 @@ MOST_FUNCTION_LINES = 70
 
 TESTED_ELSEWHERE = {
     "policies/errors.py": "test_plugins.py",  # names only; raised there and in test_fleet
+    "policies/flights.py": "test_entries.py",  # values only
     "sim/errors.py": "test_replica.py",  # names only
     "sim/arrivals.py": "test_run.py",  # values only
+    "sim/cache_events.py": "test_kv_cache.py",  # values only
+    "sim/outcome.py": "test_rows.py",  # values only, made there
+    "sim/setup.py": "test_run.py",  # values only
     "sim/jobs.py": "test_replica.py",  # the values a replica takes and gives
     "sim/live.py": "test_emulator.py",  # the emulator's clock, seen through its answers
     "sim/emulator_*.py": "test_emulator.py",  # parts of one server, tested as its clients see it

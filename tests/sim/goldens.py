@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sim.cache_events import Cleared, Event, Removed, Stored
 from sim.cost import PROFILES
 from sim.jobs import Job
-from sim.kv_cache import Cleared, Event, Removed, Stored
 
 RECORDINGS = Path(__file__).parent.parent / "recordings"
 H100 = PROFILES["llama-3.1-8b-h100"]

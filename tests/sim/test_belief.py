@@ -6,8 +6,8 @@ import pytest
 
 from policies.types import Choice
 from sim.arrivals import Arrival, Workload
-from sim.belief import Belief
 from sim.run import Setup, simulate
+from sim.setup import Belief
 
 BLOCK = 16
 

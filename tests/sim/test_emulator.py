@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sim.emulator import Emulator
 from sim.emulator_latency import Histogram
+from sim.replica import SimReplica
 from tests.emulated import (
     ASKED,
     CHAT,
@@ -272,6 +273,19 @@ async def test_ids_are_returned_when_asked_for(client: aiohttp.ClientSession) ->
     assert [token for choice in choices for token in choice["token_ids"]] == plain["token_ids"]
 
 
+class Dying:
+    """An engine that comes upon a fault in its next step."""
+
+    def __init__(self, engine: SimReplica) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def step(self) -> None:
+        raise ZeroDivisionError
+
+
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_a_dead_engine_says_so(monkeypatch: pytest.MonkeyPatch, streamed: bool) -> None:
     emulator = await emulated(speed=1.0)
@@ -282,7 +296,7 @@ async def test_a_dead_engine_says_so(monkeypatch: pytest.MonkeyPatch, streamed: 
             call = client.post(CHAT, json=ASKED[CHAT] | {"max_tokens": 1500, "stream": streamed})
             answer = asyncio.ensure_future(call.__aenter__())
             await until(lambda: emulator.engine.counters.generated_tokens > 2)
-            monkeypatch.setattr(emulator.engine, "step", lambda: 1 / 0)
+            monkeypatch.setattr(emulator.live, "engine", Dying(emulator.engine))
             response = await answer
             text = await response.text()
             assert response.status == (200 if streamed else 500)

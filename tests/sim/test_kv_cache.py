@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.cache_events import Cleared, Removed, Stored
 from sim.errors import CacheFull
-from sim.kv_cache import Cleared, KvCache, Removed, Stored
+from sim.kv_cache import KvCache
 
 A, B, C, D = b"a", b"b", b"c", b"d"
 

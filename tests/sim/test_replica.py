@@ -2,16 +2,15 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.blocks import Chain
+from sim.cache_events import Removed, Stored
 from sim.errors import JobRefused
 from sim.jobs import Job, Step
-from sim.kv_cache import Removed, Stored
 from sim.replica import SimReplica
 from tests.sim.goldens import H100, engine_keys, hits, plain, recording, requests_of, sized, sync_job, told_events
 
@@ -190,7 +189,9 @@ def test_every_job_gets_its_tokens_and_the_pool_comes_back(
     made: dict[str, int] = defaultdict(int)
     copies: dict[bytes, int] = defaultdict(int)
     for number, (prompt, output, salt, reads) in enumerate(jobs):
-        replica.submit(replace(job(f"j{number}", range(prompt), output, salt), reads_cache=reads))
+        made_job = job(f"j{number}", range(prompt), output, salt)
+        made_job.reads_cache = reads
+        replica.submit(made_job)
     while (step := replica.step()) is not None:
         assert sum(step.scheduled.values()) <= budget
         assert replica.running <= seqs

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from policies.plugins import load
-from sim.outcome import Rows
 from sim.results import Limits, Spread, averaged, result
+from sim.rows import Rows
 from sim.run import Setup, simulate
 from tests.sim.loads import chats
 

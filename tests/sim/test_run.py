@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from policies.plugins import load
 from policies.types import Choice
 from sim.arrivals import Arrival, Workload
-from sim.belief import Belief
 from sim.cost import PROFILES
 from sim.errors import SimError
 from sim.run import Setup, simulate
+from sim.setup import Belief
 from sim.traces import open_trace
 
 BLOCK = 16

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.cache_events import Removed, Stored
 from sim.errors import CacheFull
-from sim.kv_cache import KvCache, Removed, Stored
+from sim.kv_cache import KvCache
 from sim.run_cache import RunCache
 from sim.runs import Hold
 from tests.sim.twins import chained

@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 from hypothesis import strategies as st
 
+from sim.cache_events import Event
 from sim.cost import Profile
 from sim.jobs import Counters, Job, JobId, Step
-from sim.kv_cache import Event
 from sim.replica import SimReplica
 from sim.timed import Moment
 

@@ -1,6 +1,6 @@
 """Columns grow by rows and come out in the order of the requests' numbers."""
 
-from sim.outcome import Rows
+from sim.rows import Rows
 
 
 def entered(rows, number, tenant, sent_s):

@@ -1,0 +1,31 @@
+"""What the book of replicas keeps as it came: what a replica says of itself, and one request on its way.
+
+The one rule: these are values of msgspec, made for every report and every request, and stay interpreted where the core
+is compiled. Not here: what they change (`policies.fleet`).
+"""
+
+from msgspec import Struct
+
+from policies.types import Request
+
+
+class Report(Struct, frozen=True, gc=False):
+    """What a replica says of itself; None is what it did not say."""
+
+    running: int | None = None
+    waiting: int | None = None
+    kv_used_fraction: float | None = None
+    block_tokens: int | None = None
+    capacity_blocks: int | None = None
+    """Usable KV blocks, counted in the replica's own `block_tokens`."""
+    prefix_caching: bool | None = None
+
+
+class Flight(Struct, gc=False):
+    """One request on its way."""
+
+    request: Request
+    replica: str
+    matched_blocks: int
+    uncached_tokens: int
+    prefilling: bool = True

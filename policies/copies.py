@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 _COPY = 1 << 32
 """One copy in a block's record; the bits below count present blocks that continue it."""
 
-_SHARDS = 64
-"""Dictionaries in place of one: a dictionary that grows moves all it holds, of 100,000 blocks for over 10 ms."""
-_LAST = _SHARDS - 1
+SHARD_OF = bytes(shard for shard in range(54) for _ in range((3, 4, 5, 7)[shard % 4])).ljust(256, b"\0")
+"""Dictionaries in place of one, by a byte of what is looked up: a dictionary that grows, or has had as many removed as
+it holds, moves all it holds, of 100,000 blocks for over 10 ms. They are of several sizes, lest all do so at once."""
+SHARDS = max(SHARD_OF) + 1
 
 
 class Copies:
@@ -21,9 +22,9 @@ class Copies:
     __slots__ = ("_parents", "_present", "_records", "orphans", "refused")
 
     def __init__(self) -> None:
-        self._records: tuple[dict[bytes, int], ...] = tuple({} for _ in range(_SHARDS))
+        self._records: tuple[dict[bytes, int], ...] = tuple({} for _ in range(SHARDS))
         """Copies and children of each block: a number, not an object, so that a million cost the collector nothing."""
-        self._parents: tuple[dict[bytes, bytes | None], ...] = tuple({} for _ in range(_SHARDS))
+        self._parents: tuple[dict[bytes, bytes | None], ...] = tuple({} for _ in range(SHARDS))
         """Of present blocks."""
         self._present = 0
         self.orphans = 0
@@ -36,7 +37,7 @@ class Copies:
         return self._present
 
     def __contains__(self, key: bytes) -> bool:
-        return key in self._parents[key[0] & _LAST]
+        return key in self._parents[SHARD_OF[key[0]]]
 
     @property
     def records(self) -> int:
@@ -54,7 +55,7 @@ class Copies:
 
     def stored_one(self, key: bytes, parent: bytes | None) -> None:
         """One more copy of a block that continues `parent`, which is not itself."""
-        shard = key[0] & _LAST
+        shard = SHARD_OF[key[0]]
         records = self._records[shard]
         record = records.get(key, 0)
         records[key] = record + _COPY
@@ -64,7 +65,7 @@ class Copies:
         self.orphans -= record
         self._parents[shard][key] = parent
         if parent is not None:
-            records = self._records[parent[0] & _LAST]
+            records = self._records[SHARD_OF[parent[0]]]
             record = records.get(parent, 0)
             records[parent] = record + 1
             if record < _COPY:
@@ -77,7 +78,7 @@ class Copies:
 
     def removed_one(self, key: bytes) -> None:
         """One copy less of a block."""
-        shard = key[0] & _LAST
+        shard = SHARD_OF[key[0]]
         records = self._records[shard]
         left = records.get(key, 0) - _COPY
         if left >= _COPY:
@@ -93,7 +94,7 @@ class Copies:
             del records[key]
         parent = self._parents[shard].pop(key)
         if parent is not None:
-            records = self._records[parent[0] & _LAST]
+            records = self._records[SHARD_OF[parent[0]]]
             left = records[parent] - 1
             if left < _COPY:
                 self.orphans -= 1
@@ -112,15 +113,15 @@ class Copies:
         """Leading blocks of a prompt that are present."""
         present = self._parents
         if self.orphans:
-            absent = (at for at, key in enumerate(blocks) if key not in present[key[0] & _LAST])
+            absent = (at for at, key in enumerate(blocks) if key not in present[SHARD_OF[key[0]]])
             return next(absent, len(blocks))
         low, high = 0, len(blocks)
-        if high and blocks[-1] in present[blocks[-1][0] & _LAST]:
+        if high and blocks[-1] in present[SHARD_OF[blocks[-1][0]]]:
             return high
         while low < high:
             middle = (low + high) // 2
             key = blocks[middle]
-            if key in present[key[0] & _LAST]:
+            if key in present[SHARD_OF[key[0]]]:
                 low = middle + 1
             else:
                 high = middle

@@ -15,7 +15,8 @@ from policies.blocks import Chain
 from policies.copies import Copies
 from router.kv_aside import Aside
 from router.kv_runs import Piece, Runs
-from router.kv_wire import Removed, Stored, WireRemoved, WireStored
+from router.kv_shapes import WireRemoved, WireStored
+from router.kv_wire import Removed, Stored
 
 PIECE_BLOCKS = 256
 """Blocks taken at once, under a millisecond's work."""
@@ -23,7 +24,7 @@ MOST_BLOCKS = 1_000_000
 """Blocks remembered of an engine that does not tell its size."""
 _ASIDE_BLOCKS = 65_536
 _NO_EXTRA = [None]
-_FULL_ATTENTION = (None, "full_attention", "mla_attention", "sink_full_attention")
+_FULL_ATTENTION = frozenset((None, "full_attention", "mla_attention", "sink_full_attention"))
 """Kinds of attention in which a prompt's prefix is read; an engine of one kind may tell none."""
 
 COUNTED = (
@@ -118,7 +119,7 @@ class EngineBlocks:
             self._prune()
             yield
 
-    def straight(self, items: Sequence[Any], at: int) -> int:
+    def straight(self, items: list[Any], at: int) -> int:
         """Take items from place `at` on while each is of the most frequent kind; the place of the first that is not.
 
         That is one block that continues the newest one of its run, or one copy less of a block that is known.
@@ -126,40 +127,46 @@ class EngineBlocks:
         runs, size = self._runs, self.engine_block_tokens
         if not runs or not runs.plain or size is None:  # who has told no block with a key is not telling yet
             return at
-        told, pack, group, awaited = self._told(), _packer(size), self._group, self._aside.awaited
+        told, pack, group, limit = self._told(), _packer(size), self._group, self.limit_blocks
+        awaited = self._aside.awaited if self._aside else ()
         begun, end, removed = at, len(items), 0
         while at < end:
             item = items[at]
             if type(item) is WireRemoved:
-                if len(item.block_hashes) != 1 or item.medium != "GPU" or item.group_idx != group:
+                hashes: list[int] = item.block_hashes
+                if len(hashes) != 1 or item.medium != "GPU" or item.group_idx != group:
                     break
-                key = runs.removed_one(item.block_hashes[0])
+                key = runs.removed_one(hashes[0])
                 if key is None:
                     break
                 told.removed_one(key)
                 removed += 1
-            elif (
-                type(item) is WireStored
-                and len(item.block_hashes) == 1
-                and item.parent_block_hash is not None
-                and item.block_size == size
-                and item.group_idx == group
-                and item.medium == "GPU"
-                and item.lora_id is None
-                and item.lora_name is None
-                and item.extra_keys in (None, _NO_EXTRA)
-                and item.kv_cache_spec_kind in _FULL_ATTENTION
-                and item.block_hashes[0] not in awaited
-                and runs.copies < self.limit_blocks
-            ):
+            elif type(item) is WireStored:
+                hashes = item.block_hashes
+                parent, extra = item.parent_block_hash, item.extra_keys
+                if (
+                    len(hashes) != 1
+                    or parent is None
+                    or item.block_size != size
+                    or item.group_idx != group
+                    or item.medium != "GPU"
+                    or item.lora_id is not None
+                    or item.lora_name is not None
+                    or not (extra is None or extra == _NO_EXTRA)
+                    or item.kv_cache_spec_kind not in _FULL_ATTENTION
+                    or hashes[0] in awaited
+                    or runs.copies >= limit
+                ):
+                    break
                 try:
                     data = pack(*item.token_ids)
                 except struct.error:  # not so many ids as a block has, or no ids
                     break
-                placed = runs.continued(item.block_hashes[0], item.parent_block_hash, data)
+                placed = runs.continued(hashes[0], parent, data)
                 if placed is None:
                     break
-                told.stored_one(*placed)
+                key, before = placed
+                told.stored_one(key, before)
             else:
                 break
             at += 1

@@ -23,7 +23,7 @@ from router.kv_sources import Source
 _log = logging.getLogger("router.kv_events")
 
 _TICK_MS = 1000
-_AT_ONCE_S = 0.002
+_AT_ONCE_S = 0.001
 _QUEUED = 20_000
 """Batches that wait in the socket; a publisher drops what is beyond, and that is asked for again."""
 _REPLAYS = 3

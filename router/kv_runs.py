@@ -5,19 +5,17 @@ branch anywhere costs at most 256 blocks of hashing, and a block takes about 200
 behind a parent that is here, or at the start of a prompt. Not here: where the facts come from, and what waits.
 """
 
-from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from policies.blocks import Chain
+from policies.copies import SHARD_OF, SHARDS
 
 RUN_BLOCKS = 256
 _CUT_BLOCKS = 32
 _OPEN_RUNS = 4096  # runs whose end state is kept, 500 bytes each
-_SHARDS = 64  # dictionaries in place of one: what grows moves all it holds, of 100,000 blocks for over 10 ms
-_LAST = _SHARDS - 1
 
 
 class Piece(NamedTuple):
@@ -57,7 +55,7 @@ class Run:
         self.tokens = bytearray()
         self.keys: list[bytes | None] = []
         """`slots` of them per block; None for a block that fills none of the fleet's."""
-        self.copies = array("I")
+        self.copies: list[int] = []
         self.present = 0
 
 
@@ -72,7 +70,7 @@ class Runs:
         self._engine_block_tokens = engine_block_tokens
         self.plain = block_tokens == engine_block_tokens
         """Whether each block of the engine is one of the fleet's."""
-        self._where: tuple[dict[int, int], ...] = tuple({} for _ in range(_SHARDS))
+        self._where: tuple[dict[int, int], ...] = tuple({} for _ in range(SHARDS))
         """Number of the run and place in it, packed, by engine hash; in the order they were stored."""
         self._blocks = 0
         self._runs: dict[int, Run] = {}
@@ -84,7 +82,7 @@ class Runs:
         return self._blocks
 
     def __contains__(self, found: int) -> bool:
-        return found in self._where[found & _LAST]
+        return found in self._where[SHARD_OF[found & 255]]
 
     def __repr__(self) -> str:
         return f"<Runs {len(self)} blocks in {len(self._runs)} runs>"
@@ -97,13 +95,13 @@ class Runs:
         keys: list[bytes | None] = []
         width = len(piece.tokens) // len(piece.hashes)
         before, at, total = piece.parent, 0, len(piece.hashes)
-        first_before = None if before is None else self._last_key(where[before & _LAST][before])
+        first_before = None if before is None else self._last_key(where[SHARD_OF[before & 255]][before])
         while at < total:
             found = piece.hashes[at]
-            number = where[found & _LAST].get(found)
+            number = where[SHARD_OF[found & 255]].get(found)
             if number is None:
                 end = at + 1
-                while end < total and piece.hashes[end] not in where[piece.hashes[end] & _LAST]:
+                while end < total and piece.hashes[end] not in where[SHARD_OF[piece.hashes[end] & 255]]:
                     end += 1
                 keys += self._grown(piece, at, end, before, width)
                 at = end
@@ -124,17 +122,18 @@ class Runs:
         None, and nothing is placed, when that is not how it is. Only where blocks are `plain`.
         """
         where = self._where
-        number = where[parent & _LAST].get(parent)
-        shard = where[found & _LAST]
-        if number is None or found in shard:
+        number = where[SHARD_OF[parent & 255]].get(parent)
+        if number is None:
             return None
-        run, index = self._runs[number >> 8], number & 255
+        run = self._runs[number >> 8]
+        index = number & 255
         chain, keys = run.end, run.keys
         before = keys[index]
         if chain is None or before is None or index != len(keys) - 1 or index == RUN_BLOCKS - 1:
             return None
+        if where[SHARD_OF[found & 255]].setdefault(found, number + 1) != number + 1:
+            return None
         key = chain.next_key(data)
-        shard[found] = number + 1
         run.tokens += data
         keys.append(key)
         run.copies.append(1)
@@ -155,7 +154,7 @@ class Runs:
             keys = self._keys(chain, data, room)
             number = run.number << 8 | len(run.copies)
             for engine_hash in piece.hashes[at : at + room]:
-                self._where[engine_hash & _LAST][engine_hash] = number
+                self._where[SHARD_OF[engine_hash & 255]][engine_hash] = number
                 number += 1
             self._blocks += room
             run.tokens += data
@@ -183,7 +182,7 @@ class Runs:
             if piece.root is None:
                 raise ValueError("a piece without a parent needs a root")
             return self._new_run(piece.root.copy(), None)
-        number = self._where[before & _LAST][before]
+        number = self._where[SHARD_OF[before & 255]][before]
         run, index = self._runs[number >> 8], number & 255
         if index < len(run.copies) - 1:
             width = len(run.tokens) // len(run.copies)
@@ -230,7 +229,7 @@ class Runs:
         """One copy of each block is gone: add to `keys` what the fleet is to be told, and return those not here."""
         unknown = []
         for found in hashes:
-            number = self._where[found & _LAST].get(found)
+            number = self._where[SHARD_OF[found & 255]].get(found)
             if number is None:
                 unknown.append(found)
                 continue
@@ -241,10 +240,11 @@ class Runs:
 
     def removed_one(self, found: int) -> bytes | None:
         """One copy of a block is gone: its own key; None when the block is not here. Only where blocks are `plain`."""
-        number = self._where[found & _LAST].get(found)
+        number = self._where[SHARD_OF[found & 255]].get(found)
         if number is None:
             return None
-        run, index = self._runs[number >> 8], number & 255
+        run = self._runs[number >> 8]
+        index = number & 255
         key = run.keys[index]
         self._one_less(found, run, index)
         return key
@@ -253,7 +253,7 @@ class Runs:
         """Give up about so many of the blocks that were stored first, all copies; the keys to tell the fleet."""
         keys: list[bytes] = []
         for shard in self._where:
-            for found in list(islice(shard, 1 + blocks // _SHARDS)):
+            for found in list(islice(shard, 1 + blocks // SHARDS)):
                 number = shard[found]
                 self.removed([found] * self._runs[number >> 8].copies[number & 255], keys)
         return keys
@@ -278,7 +278,7 @@ class Runs:
         run.copies[index] = left
         if left:
             return
-        del self._where[found & _LAST][found]
+        del self._where[SHARD_OF[found & 255]][found]
         self._blocks -= 1
         run.present -= 1
         if not run.present:

@@ -7,9 +7,11 @@ integers or bytes on the wire; here they are the low 64 bits, unsigned. Not here
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
+
+from router.kv_shapes import WireCleared, WireRemoved, WireStored
 
 MOST_PAYLOAD_BYTES = 640 * 1024
 """A larger payload is not read: decoding it would hold up the event loop for over 10 ms. A step of an engine computes
@@ -64,36 +66,6 @@ class Unusable(NamedTuple):
 Event = Stored | Removed | Cleared | Unusable
 
 
-_Hash = Annotated[int, msgspec.Meta(ge=0)]
-
-
-class WireStored(msgspec.Struct, tag_field="type", tag="BlockStored", gc=False):
-    """Stored blocks as they came, in the form that nearly all have; nothing but the types is checked yet."""
-
-    block_hashes: list[_Hash]
-    parent_block_hash: _Hash | None
-    token_ids: list[int]
-    block_size: int
-    lora_id: int | None = None
-    medium: str | None = None
-    lora_name: str | None = None
-    extra_keys: list[Any] | None = None
-    group_idx: int | None = None
-    kv_cache_spec_kind: str | None = None
-
-
-class WireRemoved(msgspec.Struct, tag_field="type", tag="BlockRemoved", gc=False):
-    """Removed blocks as they came, in the form that nearly all have."""
-
-    block_hashes: list[_Hash]
-    medium: str | None = None
-    group_idx: int | None = None
-
-
-class _WireCleared(msgspec.Struct, tag_field="type", tag="AllBlocksCleared", gc=False):
-    pass
-
-
 class Batch(NamedTuple):
     """The events of one step of one engine; those of a long batch are still packed."""
 
@@ -125,7 +97,7 @@ class Batch(NamedTuple):
             yield from map(event, part)
 
 
-_WireEvent = WireStored | WireRemoved | _WireCleared
+_WireEvent = WireStored | WireRemoved | WireCleared
 _any = msgspec.msgpack.Decoder()
 _usual = msgspec.msgpack.Decoder(tuple[Any, list[_WireEvent], Any])
 _usual_event = msgspec.msgpack.Decoder(_WireEvent)

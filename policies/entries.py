@@ -35,6 +35,33 @@ class Entry:
     caching: bool = True
     row: Replica | None = None
     """The last row made of it, good for every view that differs in nothing; None once a fact came."""
+    row_matched: int = 0
+    """What stands in that row, at hand for comparing."""
+    row_shared: int = 0
+    row_scarce: int = 0
+    row_s: float = 0.0
+    """When it was made."""
+
+    def seen(self, matched: int, shared: int, scarce: int, held: int, now_s: float) -> Replica:
+        """The replica as a request sees it that finds so many of its blocks there."""
+        self.row_matched, self.row_shared, self.row_scarce, self.row_s = matched, shared, scarce, now_s
+        report = self.report
+        self.row = row = Replica(
+            self.name,
+            len(self.flights),
+            self.pending_prefill_tokens,
+            matched,
+            shared,
+            held,
+            self.capacity_blocks,
+            self.weight,
+            report.running,
+            report.waiting,
+            report.kv_used_fraction,
+            None if self.reported_s is None else now_s - self.reported_s,
+            scarce,
+        )
+        return row
 
     def told(self, report: Report, block_tokens: int, now_s: float) -> None:
         """It spoke. Block size and capacity do not change while it runs: silence about them changes nothing."""

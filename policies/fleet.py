@@ -213,37 +213,24 @@ class Fleet:
         """The replicas that may be chosen, as this request sees them; empty when there is none. Changes nothing."""
         matched, shared, scarce = self._index.found(request.blocks)
         model = request.model
-        rows = []
+        rows: list[Replica] = []
         for name, entry in self._entries.items():
-            if not (entry.open and entry.present) or name in without:
+            if not (entry.open and entry.present) or (without and name in without):
                 continue
             if entry.models is not None and model and model not in entry.models:
                 continue
-            reach = self._reach(entry, matched[name]) if name in matched else 0
-            age_s = None if entry.reported_s is None else now_s - entry.reported_s
+            reach = matched.get(name, 0)
+            if reach:
+                reach = self._reach(entry, reach)
             row = entry.row
             if (
                 row is None
-                or row.matched_blocks != reach
-                or row.shared_blocks != shared
-                or row.scarce_blocks != scarce
-                or (age_s is not None and age_s - (row.report_age_s or 0.0) > _AGE_S)
+                or entry.row_matched != reach
+                or entry.row_shared != shared
+                or entry.row_scarce != scarce
+                or (entry.reported_s is not None and now_s - entry.row_s > _AGE_S)
             ):
-                row = entry.row = Replica(
-                    name,
-                    len(entry.flights),
-                    entry.pending_prefill_tokens,
-                    reach,
-                    shared,
-                    self._index.held_blocks(name),
-                    entry.capacity_blocks,
-                    entry.weight,
-                    entry.report.running,
-                    entry.report.waiting,
-                    entry.report.kv_used_fraction,
-                    age_s,
-                    scarce,
-                )
+                row = entry.seen(reach, shared, scarce, self._index.held_blocks(name), now_s)
             rows.append(row)
         return tuple(rows)
 

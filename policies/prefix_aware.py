@@ -19,6 +19,7 @@ import random
 from collections.abc import Sequence
 
 from policies.prefix_cost import costs as costs_of
+from policies.prefix_cost import is_warmest
 from policies.types import Choice, Replica, Request
 
 
@@ -45,8 +46,7 @@ class PrefixAware:
         else:
             best = [replica for replica, cost in zip(replicas, costs, strict=True) if cost == least]
             chosen, reason = self._random.choice(best), "tie"
-        matches = [replica.matched_blocks for replica in replicas]
-        return Choice(chosen.name, "prefix" if chosen.matched_blocks == max(matches) > min(matches) else reason)
+        return Choice(chosen.name, "prefix" if is_warmest(chosen, replicas) else reason)
 
     def explained(self, request: Request, replicas: Sequence[Replica]) -> dict[str, float]:
         """What each replica would cost this request, in prompt tokens of a replica of weight 1."""

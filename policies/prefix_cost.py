@@ -1,4 +1,4 @@
-"""What a request would cost on each replica, for `prefix_aware`, whose formula this is: one loop, made to be compiled.
+"""What a request would cost on each replica, for `prefix_aware`, whose formula this is: loops, made to be compiled.
 
 The one rule: no calls and no look at anything but the values given, for it runs for every replica of every request.
 Not here: why the terms are what they are (`prefix_aware` says so beside the formula), and who wins.
@@ -30,12 +30,14 @@ def costs(
     queue = _QUEUE / (prompt_tokens or 1)
     found: list[float] = []
     for replica in replicas:
+        in_flight = replica.in_flight
         matched = replica.matched_blocks * block_tokens
         capacity = replica.capacity_blocks
         if not capacity:
             full, room = 1.0, _UNKNOWN_FULLNESS
         else:
-            full = replica.held_blocks / capacity if replica.held_blocks < capacity else 1.0
+            held = replica.held_blocks
+            full = held / capacity if held < capacity else 1.0
             room = full if full > _LEAST_FULLNESS else _LEAST_FULLNESS
         uncached = whole - (matched if matched > shared else shared)
         here = matched if matched > scarce else scarce
@@ -48,7 +50,19 @@ def costs(
             k = 2.0
         else:
             k = 1.0 + 1.0 / (1.0 - (pinned if pinned < _MOST_PINNED else _MOST_PINNED))
-        waiting = replica.pending_prefill_tokens + in_flight_tokens * replica.in_flight
-        price = k + full + crowd * (replica.in_flight + 1) + queue * waiting
+        waiting = replica.pending_prefill_tokens + in_flight_tokens * in_flight
+        price = k + full + crowd * (in_flight + 1) + queue * waiting
         found.append((waiting + price * uncached) / replica.weight)
     return found
+
+
+def is_warmest(chosen: Replica, replicas: Sequence[Replica]) -> bool:
+    """Whether none of them has more of the prompt than the chosen one, and some have less."""
+    matched, colder = chosen.matched_blocks, False
+    for replica in replicas:
+        other = replica.matched_blocks
+        if other > matched:
+            return False
+        if other < matched:
+            colder = True
+    return colder

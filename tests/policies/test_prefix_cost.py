@@ -2,7 +2,7 @@
 
 import pytest
 
-from policies.prefix_cost import costs
+from policies.prefix_cost import costs, is_warmest
 from tests.policies.views import prompt, replicas
 
 
@@ -34,3 +34,16 @@ from tests.policies.views import prompt, replicas
 )
 def test_the_cost_of_a_prompt(view: str, stickiness: float | None, expected: list[float]) -> None:
     assert costs(prompt(1600), replicas(view), 64.0, stickiness) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("view", "expected"),
+    [
+        ("r1 m=3", [False]),
+        ("r1 m=3 | r2 m=3", [False, False]),
+        ("r1 m=3 | r2 m=5 | r3 m=5 | r4", [False, True, True, False]),
+    ],
+)
+def test_the_warmest_of_those_that_are_not_all_as_warm(view: str, expected: list[bool]) -> None:
+    seen = replicas(view)
+    assert [is_warmest(replica, seen) for replica in seen] == expected

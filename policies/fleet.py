@@ -102,8 +102,7 @@ class Fleet:
 
     def stored(self, name: str, keys: Sequence[bytes], parent: bytes | None = None) -> None:
         """By its events, the replica stored these blocks after `parent`. From now on its word is its match."""
-        self._changed(name)
-        self._index.stored(name, keys, parent)
+        self._index.stored(self._changed(name).name, keys, parent)
 
     def telling(self, name: str) -> Copies:
         """What the replica told by events, to enter many blocks at once; good until the next fact."""
@@ -115,18 +114,19 @@ class Fleet:
 
     def removed(self, name: str, keys: Iterable[bytes]) -> None:
         """By its events, the replica gave up a copy of each of these blocks."""
-        self._changed(name)
-        self._index.removed(name, keys)
+        self._index.removed(self._changed(name).name, keys)
 
     def cleared(self, name: str) -> None:
         """The replica's cache is empty: it restarted, or was reset."""
-        self._changed(name)
-        self._index.cleared(name)
+        self._index.cleared(self._changed(name).name)
+
+    def lost(self, name: str, firsts: Collection[bytes]) -> None:
+        """The replica holds no prompt any more that begins with one of these blocks, by what was sent to it."""
+        self._index.lost(self._changed(name).name, firsts)
 
     def untold(self, name: str) -> None:
         """The replica's events can't be followed any more: what they told no longer counts, what was sent does."""
-        self._changed(name)
-        self._index.untold(name)
+        self._index.untold(self._changed(name).name)
 
     # -- facts about a request -------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ Look-ups never touch recency. Every method is O(runs on the path), or O(runs giv
 keys are made.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from policies.blocks import KEY_BYTES
@@ -77,6 +77,16 @@ class PrefixIndex:
         self._tree.cleared(holder)
         if holder.copies is not None:
             holder.copies.cleared()
+
+    def lost(self, name: str, firsts: Collection[bytes]) -> None:
+        """What the replica was believed to hold of prompts that begin with one of these blocks is gone."""
+        holder = self._changed(name)
+        for run in list(holder.depths):  # oldest first: children before parents
+            start = run
+            while start.parent is not None:
+                start = start.parent
+            if start.first in firsts:
+                self._tree.shrink(holder, run, 0)
 
     # -- belief ----------------------------------------------------------------------------------------------------
 

@@ -92,12 +92,13 @@ class Watcher:
         self._interval_s = interval_s
         self._timeout_s = timeout_s
         self._health = Health(fall=fall, rise=rise, passive=passive, cooldown_s=cooldown_s)
-        self._changed = changed
-        self._restarted = restarted
+        self._changed, self._restarted = changed, restarted
         self._watched: dict[str, _Watched] = {}
         self._session: aiohttp.ClientSession | None = None
         self._replica_key = replica_key
         self._tls = tls
+        self.models_ears: list[Callable[[str, list[dict[str, Any]] | None], None]] = []
+        """Who is told what a replica serves, each time it is asked; None when it says nothing, or is asked no more."""
 
     def __repr__(self) -> str:
         return f"<Watcher {self._health!r}>"
@@ -136,6 +137,8 @@ class Watcher:
         if watched.task is not None:
             watched.task.cancel()
             await asyncio.gather(watched.task, return_exceptions=True)
+        for ear in self.models_ears:
+            ear(name, None)
         self._changed()
 
     async def first_answers(self, within_s: float) -> None:
@@ -253,6 +256,8 @@ class Watcher:
             raise
         if entries is None and "key" not in watched.told:
             self._once(watched, "models", "%s tells no models; every model is sent to it", watched)
+        for ear in self.models_ears:
+            ear(watched.name, entries)
         known = None if entries is None else frozenset(entry["id"] for entry in entries)
         if entries != watched.entries or watched.rounds == 0:
             watched.entries = entries

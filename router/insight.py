@@ -13,6 +13,7 @@ from policies.fleet import Fleet
 from policies.plugins import load
 from policies.types import Policy
 from router.accounts import Accounts
+from router.adapters import Adapters
 from router.config import Config
 from router.errors import ConfigError
 from router.families import Built
@@ -62,7 +63,9 @@ def counted(
     level = logging.INFO if config.log.requests else logging.DEBUG
     recorder = recording(config, clock, stack)
     accounts = Accounts(metrics, watcher, clock, door, fleet=fleet, request_level=level, recorder=recorder)
-    accounts.ears += [losses.answered, Doubts(events.disbelieved, clock).ended]
+    adapters = Adapters(fleet, events.reloaded)
+    watcher.models_ears.append(adapters.told)
+    accounts.ears += [losses.answered, Doubts(events.disbelieved, clock).ended, adapters.ended]
     accounts.choice_ears.extend(one.placed for one in shadows)
     return metrics, accounts, losses
 

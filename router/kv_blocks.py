@@ -14,7 +14,7 @@ from typing import Any
 from policies.blocks import Chain
 from policies.copies import Copies
 from router.kv_aside import Aside
-from router.kv_runs import Piece, Runs
+from router.kv_runs import NO_ADAPTER, Piece, Runs
 from router.kv_shapes import WireRemoved, WireStored
 from router.kv_wire import Removed, Stored
 
@@ -37,6 +37,7 @@ COUNTED = (
     "contradicting",
     "bad_tokens",
     "pruned",
+    "reloaded",
 )
 """What may become of a block that an event names; a closed set."""
 
@@ -72,6 +73,8 @@ class EngineBlocks:
         self._runs = Runs(1, 1)
         self._without_key: Counter[int] = Counter()
         self._aside = Aside(_ASIDE_BLOCKS)
+        self._newest: dict[str, int | None] = {}
+        """The number of each adapter that was told last."""
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -93,6 +96,10 @@ class EngineBlocks:
         self._sized(event.block_tokens)
         readable, salt = _readable(event)
         parent, root = event.parent, None
+        adapter = NO_ADAPTER
+        if event.adapter:
+            adapter = event.adapter, event.adapter_number
+            self._newest[event.adapter] = event.adapter_number
         if parent is None:
             root = self._root(event.adapter or "", salt)
         size = event.block_tokens
@@ -103,7 +110,7 @@ class EngineBlocks:
             except struct.error:
                 self.counts["bad_tokens"] += total - start
                 return
-            coming, gone = [Piece(event.hashes[start:end], parent, root, tokens)], list[int]()
+            coming, gone = [Piece(event.hashes[start:end], parent, root, tokens, adapter)], list[int]()
             while coming:
                 coming += self._take(coming.pop(), gone)
                 if coming:
@@ -197,11 +204,24 @@ class EngineBlocks:
             yield
         self.cleared()
 
+    def reloaded(self, adapter: str) -> Iterator[None]:
+        """An adapter was loaded from elsewhere under the name it had: what was computed with it can't be hit again.
+
+        vLLM makes the path a part of each block's hash (from 0.31), and evicts these blocks as they grow old. Where the
+        engine numbers the adapter anew, what it told under the new number stays.
+        """
+        for keys in self._runs.adapter_removed(adapter, self._newest.get(adapter)):
+            self.counts["reloaded"] += len(keys)
+            if keys:
+                self._tell_removed(keys)
+            yield
+
     def cleared(self) -> None:
         """Everything is gone, and the fleet knows."""
         self._runs = Runs(1, 1)
         self._without_key.clear()
         self._aside = Aside(_ASIDE_BLOCKS)
+        self._newest.clear()
         self._group = self.engine_block_tokens = None
 
     # -- what counts -----------------------------------------------------------------------------------------------

@@ -169,6 +169,11 @@ class KvEvents:
         for feed in self._followed[name].feeds if name in self._followed else ():
             feed.disbelieved()
 
+    def reloaded(self, name: str, adapter: str) -> None:
+        """A replica has loaded an adapter from elsewhere, under the name it had."""
+        for feed in self._followed[name].feeds if name in self._followed else ():
+            feed.reloaded(adapter)
+
     def learnt(self) -> None:
         """The replicas' models are known now, or changed: whoever waits for that need not."""
         for followed in self._followed.values():

@@ -62,6 +62,7 @@ class Feed:
         """Whether the publisher must show who it is before its batches count."""
         self._anew = False
         self._given_up = self._disbelieved = False
+        self._reloaded: list[str] = []
         self._until_s = 0.0
         self._complaints: dict[str, float] = {}
 
@@ -84,6 +85,10 @@ class Feed:
     def disbelieved(self) -> None:
         """What was told is not there: forget it, and go on with what comes."""
         self._disbelieved = True
+
+    def reloaded(self, adapter: str) -> None:
+        """The engine has loaded an adapter from elsewhere, under the name it had."""
+        self._reloaded.append(adapter)
 
     async def run(self) -> None:
         """Until cancelled. Raises `FeedError`."""
@@ -118,6 +123,8 @@ class Feed:
                 self._disbelieved = False
                 await self._paced(self.publisher.disbelieved())
                 self._complain("unfounded", f"{self.publisher.degraded}; forgotten")
+            while self._reloaded:
+                await self._paced(self.publisher.reloaded(self._reloaded.pop()))
             if self._unsure and self.link == CONNECTED:
                 self._unsure = False
                 await self._identified()

@@ -133,6 +133,10 @@ class Publisher:
         yield from self.emptied()
         self.degraded = "its engine found nothing of what its events had told"
 
+    def reloaded(self, adapter: str) -> Iterator[None]:
+        """An adapter was loaded from elsewhere under the name it had."""
+        yield from self.blocks.reloaded(adapter)
+
     def restarted(self) -> Iterator[None]:
         """A new process publishes: it counts from 0 and holds nothing yet."""
         self.faults["restart"] += 1

@@ -6,7 +6,7 @@ behind a parent that is here, or at the start of a prompt. Not here: where the f
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -16,6 +16,11 @@ from policies.copies import SHARD_OF, SHARDS
 RUN_BLOCKS = 256
 _CUT_BLOCKS = 32
 _OPEN_RUNS = 4096  # runs whose end state is kept, 500 bytes each
+
+
+Adapter = tuple[str, int | None]
+"""Name of a LoRA adapter, and the engine's number of it since it was loaded last."""
+NO_ADAPTER: Adapter = ("", None)
 
 
 class Piece(NamedTuple):
@@ -28,6 +33,7 @@ class Piece(NamedTuple):
     """What a prompt's first block continues; needed only without a parent."""
     tokens: bytes
     """Packed ids (`policies.blocks.packed`), the same number for each block."""
+    adapter: Adapter = NO_ADAPTER
 
 
 class Placed(NamedTuple):
@@ -44,10 +50,11 @@ class Placed(NamedTuple):
 class Run:
     """Consecutive blocks of one prompt."""
 
-    __slots__ = ("before", "copies", "end", "keys", "number", "present", "start", "tokens")
+    __slots__ = ("adapter", "before", "copies", "end", "keys", "number", "present", "start", "tokens")
 
-    def __init__(self, number: int, start: Chain, before: bytes | None) -> None:
+    def __init__(self, number: int, start: Chain, before: bytes | None, adapter: Adapter) -> None:
         self.number = number
+        self.adapter = adapter
         self.start = start
         self.end: Chain | None = None
         self.before = before
@@ -181,22 +188,22 @@ class Runs:
         if before is None:
             if piece.root is None:
                 raise ValueError("a piece without a parent needs a root")
-            return self._new_run(piece.root.copy(), None)
+            return self._new_run(piece.root.copy(), None, piece.adapter)
         number = self._where[SHARD_OF[before & 255]][before]
         run, index = self._runs[number >> 8], number & 255
         if index < len(run.copies) - 1:
             width = len(run.tokens) // len(run.copies)
             chain = run.start.copy()
             chain.grow(bytes(run.tokens[: (index + 1) * width]), self._block_tokens)
-            return self._new_run(chain, self._last_key(number))
+            return self._new_run(chain, self._last_key(number), piece.adapter)
         end = self._opened(run)
         if len(run.copies) < RUN_BLOCKS:
             return run
-        return self._new_run(end.copy(), self._last_key(number))
+        return self._new_run(end.copy(), self._last_key(number), piece.adapter)
 
-    def _new_run(self, start: Chain, before: bytes | None) -> Run:
+    def _new_run(self, start: Chain, before: bytes | None, adapter: Adapter) -> Run:
         self._number += 1
-        run = self._runs[self._number] = Run(self._number, start, before)
+        run = self._runs[self._number] = Run(self._number, start, before, adapter)
         run.end = start.copy()
         self._kept_open(run)
         return run
@@ -267,6 +274,18 @@ class Runs:
                 if copies > 1:
                     self.removed([found] * (copies - 1), keys)
         return keys
+
+    def adapter_removed(self, adapter: str, newest: int | None) -> Iterator[list[bytes]]:
+        """Give up an adapter's blocks, those of its newest number only if there are no others; keys, in parts."""
+        numbers = {run.adapter[1] for run in self._runs.values() if run.adapter[0] == adapter}
+        gone = numbers - {newest} or numbers
+        for shard in self._where:
+            keys: list[bytes] = []
+            for found, number in list(shard.items()):
+                run = self._runs[number >> 8]
+                if run.adapter[0] == adapter and run.adapter[1] in gone:
+                    self.removed([found] * run.copies[number & 255], keys)
+            yield keys
 
     def _keys_at(self, run: Run, index: int) -> list[bytes]:
         return [key for key in run.keys[index * self._slots : (index + 1) * self._slots] if key is not None]

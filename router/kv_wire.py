@@ -42,6 +42,8 @@ class Stored(NamedTuple):
     group: int | None
     kind: str | None
     """Kind of attention of the group (`full_attention`, `sliding_window`, …); None where the engine does not tell."""
+    adapter_number: int | None = None
+    """The engine's own number of the adapter: another one each time it is loaded after having been unloaded."""
 
 
 class Removed(NamedTuple):
@@ -217,6 +219,7 @@ def _stored(fields: dict[str, Any]) -> Stored | Unusable:
         fields.get("medium") or "GPU",
         _group(fields),
         kind if type(kind) is str else None,
+        fields.get("lora_id"),
     )
 
 

@@ -16,10 +16,12 @@ from aiohttp import web
 from policies.blocks import Chain
 from sim.cost import Profile
 from sim.emulator_about import add_about
+from sim.emulator_adapters import Adapters
 from sim.emulator_answers import Vocabulary
 from sim.emulator_events import KEPT_BATCHES, Published, Telling, Untold
 from sim.emulator_faults import Faults, add_faults
 from sim.emulator_generating import add_generating
+from sim.emulator_loading import add_loading
 from sim.emulator_pages import Origin
 from sim.emulator_pooling import add_pooling
 from sim.emulator_refusals import answer_errors, busy, key_guard, missing, shutting_down
@@ -109,6 +111,7 @@ class Emulator:
         add_pooling(app, self)
         add_tokens(app, self)
         add_about(app, self)
+        add_loading(app, self.limits)
         return app
 
     def drain(self) -> None:
@@ -123,7 +126,7 @@ class Emulator:
     def work(self, origin: Origin, prompt: Sequence[int], output: Sequence[int], *, reads_cache: bool = True) -> Work:
         """A job under an id of its own."""
         self._asked += 1
-        root = Chain.root(self.limits.model, origin.adapter, origin.salt)
+        root = Chain.root(self.limits.model, f"{origin.adapter}\0{origin.adapter_path}", origin.salt)
         block_tokens = self.engine.cache.block_tokens
         job = Job.of(str(self._asked), root, prompt, output, block_tokens, reads_cache=reads_cache)
         return Work(job, [*prompt, *output], origin)
@@ -215,7 +218,7 @@ async def start(
     emulator = Emulator(
         LiveReplica(engine, speed, telling.stepped),
         telling,
-        Limits(model, tuple(adapters), longest, vocabulary_size, max_queued),
+        Limits(model, Adapters(adapters), longest, vocabulary_size, max_queued),
         Vocabulary(detokenize, vocabulary_tokens),
         tokenize,
         detokenize,

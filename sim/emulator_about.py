@@ -10,7 +10,6 @@ from aiohttp import web
 
 from sim.emulator_json import answered
 from sim.emulator_metrics import exposition
-from sim.emulator_requests import adapter_path
 from sim.emulator_server import Server
 
 VERSION = "0.32.0"
@@ -32,7 +31,8 @@ def add_about(app: web.Application, server: Server) -> None:
 
     async def models(_http: web.Request) -> web.Response:
         base = _card(server, server.limits.model, server.root, None)
-        adapters = [_card(server, name, adapter_path(name), server.limits.model) for name in server.limits.adapters]
+        loaded = server.limits.adapters.items()
+        adapters = [_card(server, name, adapter.path, server.limits.model) for name, adapter in loaded]
         return answered({"object": "list", "data": [base, *adapters]})
 
     async def metrics(_http: web.Request) -> web.Response:

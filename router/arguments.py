@@ -55,9 +55,10 @@ class Command:
 def parsed(words: list[str], commands: Mapping[str, Command]) -> Arguments:
     """The arguments of the command that was asked for, as `command`. Raises `Unusable` with a text for the user."""
     from router import __version__
+    from router.core import CORE
 
     parser = Parser(prog="router", description="A prefix-aware reverse proxy for fleets of vLLM replicas.")
-    parser.add_argument("--version", action="version", version=f"prefix-router {__version__}")
+    parser.add_argument("--version", action="version", version=f"prefix-router {__version__}, {CORE} core")
     added = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
     asked = next((word for word in words if not word.startswith("-")), None)
     if asked is not None and asked not in commands:

@@ -181,7 +181,7 @@ FAMILIES: tuple[Family, ...] = (
         "Times the event loop was held for over 50 ms: busy with the router's own work, or waiting for the machine",
     ),
     Family("router_loop_longest_stall_seconds", "gauge", (), "The longest the event loop was held since the start"),
-    Family("router_build_info", "gauge", ("version",), "1; the version of the router"),
+    Family("router_build_info", "gauge", ("version", "core"), "1; the version, and whether its core is compiled"),
 )
 
 _BY_NAME = {family.name: family for family in FAMILIES}

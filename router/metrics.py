@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from policies.fleet import Fleet
 from policies.values import Value
 from router import __version__
+from router.core import CORE
 from router.families import DECISION_BOUNDS_S, Built, Histogram, Labels, added, counter, gauge, histograms
 from router.families import FAMILIES as FAMILIES
 from router.health import Watcher
@@ -241,7 +242,7 @@ class Metrics(Collector):
         yield from self._of_the_events()
         for other in self._others:
             yield from other()
-        yield gauge("router_build_info", [((__version__,), 1)])
+        yield gauge("router_build_info", [((__version__, CORE), 1)])
 
     def _of_the_fleet(self) -> Iterator[Built]:
         loads = {(name,): self._fleet.load(name) for name in self._fleet.replicas()}

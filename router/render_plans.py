@@ -175,7 +175,7 @@ def _contents(body: Mapping[str, Any], most_chars: int | None) -> tuple[Shape, l
     if most_chars is not None and sum(map(len, contents)) > most_chars:
         return None
     rest = b""
-    seen = SHAPING & body.keys()
+    seen = SHAPING.intersection(body)
     if seen:
         if seen & _NOT_PLANNED:
             return None

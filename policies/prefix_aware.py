@@ -4,15 +4,17 @@
     waiting    pending uncached prompt tokens + `in_flight_tokens` x requests in flight
     uncached   private + full x (shared - scarce), in tokens: what only its own conversation can use again counts whole;
                a head that many prompts continue by how full the cache is; copies that it is short of are an investment
-    price      k + full + 4 x crowd + 2 x waiting / prompt tokens
-    k          1 + 1 / (1 - pinned), pinned = the share of the KV pool that running requests hold, at most 0.9
-    crowd      (requests in flight + 1) / (their mean over the replicas + 1)
+    price      k + 2 x full + 2 x waiting / prompt tokens + crowd
+    k          2 + 1 / (1 - pinned), pinned = the share of the KV pool that running requests hold, at most 0.9
+    crowd      (1 + 32 x least / (least + T)) x T / (T + uncached) x (requests in flight + 1) / (their mean + 1),
+               least = the fewest tokens that wait anywhere, T = 32,768
 
-What is recomputed costs more than its own time: it evicts (full), delays those already there (crowd), and where prompts
-queue, capacity is short (waiting): so the longer queues are, the more waits a warm prompt; and long prompts keep off
-replicas with many requests, which leaves these to short ones. A shared head is paid once per replica, then helps all:
-where there is room it must not attract (naive longest-prefix sends every new user to the first replica that saw the
-system prompt). Decoding requests count, or new users pile onto one replica. `bench/against_the_field.py` compares.
+What is recomputed costs more than its own time: it evicts (full), delays those behind it, and where prompts queue,
+capacity is short (waiting): so the longer queues are, the more waits a warm prompt. While some replica is free, crowds
+hardly matter; when all have queues (least), long prompts keep off replicas with many requests, which leaves these to
+short ones, but no prompt waits without bound for that (T / (T + uncached)). A shared head is paid once per replica,
+then helps all: where there is room it must not attract, or every new user goes to the first replica that saw the system
+prompt. Decoding requests count, or new users pile onto one replica. `bench/against_the_field.py` compares.
 """
 
 import random

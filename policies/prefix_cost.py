@@ -10,11 +10,14 @@ from collections.abc import Sequence
 
 from policies.types import Replica, Request
 
+_RECOMPUTED = 2.0  # a token computed anew also delays those behind it; 1 to 3 are alike, with 5 the warm crowd
 _MOST_PINNED = 0.9
-_CROWD = 4.0  # 2 leaves more short prompts waiting behind long ones, 8 makes long ones wait for all others
-_QUEUE = 2.0  # without it prompts leave warm replicas when all have queues; 1 to 4 are alike
+_FULL = 2.0  # in a full cache it evicts, too; 1 to 3 are alike
+_QUEUE = 2.0  # without it prompts leave warm replicas when all have queues; with 1 the longest prompts wait for others
+_CROWD = 32.0  # with less short prompts wait behind long ones when all have queues, with 48 the longest for all others
+_LONG_TOKENS = 32_768.0  # of a queue, of a prompt: four steps of vLLM's; half and twice as much are alike
 _LEAST_FULLNESS = 0.02  # an empty cache still has to compute the head once; any value up to 0.1 measured the same
-_UNKNOWN_FULLNESS = 0.16  # for shared heads on a replica of unknown size: .05 to 1 measured the same
+_UNKNOWN_FULLNESS = 0.5  # for shared heads on a replica of unknown size; with .16 small ones get copies that nobody needs
 
 
 def costs(
@@ -25,7 +28,9 @@ def costs(
     shared = replicas[0].shared_blocks * block_tokens
     scarce = replicas[0].scarce_blocks * block_tokens
     count = len(replicas)
-    crowd = _CROWD * count / (sum([replica.in_flight for replica in replicas]) + count)
+    least = min([replica.pending_prefill_tokens / replica.weight for replica in replicas])
+    crowd = (1.0 + _CROWD * least / (least + _LONG_TOKENS)) * _LONG_TOKENS
+    crowd *= count / (sum([replica.in_flight for replica in replicas]) + count)
     whole = float(prompt_tokens)
     queue = _QUEUE / (prompt_tokens or 1)
     found: list[float] = []
@@ -47,11 +52,11 @@ def costs(
         if stickiness is not None:
             k = stickiness
         elif not pinned:
-            k = 2.0
+            k = _RECOMPUTED + 1.0
         else:
-            k = 1.0 + 1.0 / (1.0 - (pinned if pinned < _MOST_PINNED else _MOST_PINNED))
+            k = _RECOMPUTED + 1.0 / (1.0 - (pinned if pinned < _MOST_PINNED else _MOST_PINNED))
         waiting = replica.pending_prefill_tokens + in_flight_tokens * in_flight
-        price = k + full + crowd * (in_flight + 1) + queue * waiting
+        price = k + _FULL * full + queue * waiting + crowd * (in_flight + 1) / (_LONG_TOKENS + uncached)
         found.append((waiting + price * uncached) / replica.weight)
     return found
 

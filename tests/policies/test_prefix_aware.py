@@ -30,9 +30,18 @@ from tests.policies.views import prompt, replicas
         pytest.param(2000, "r1 m=80 | r2 | r3 | r4 f=9", Choice("r1", "prefix"), id="load elsewhere is no reason"),
         pytest.param(
             2000,
-            "r1 m=60 s=60 f=8 | r2 s=60 f=9 | r3 s=60",
+            "r1 m=60 s=60 f=8 n=999 | r2 s=60 f=9 n=999 | r3 s=60 n=999",
             Choice("r3", "load"),
-            id="a common head does not hold anyone",
+            id="where there is room a common head does not hold anyone",
+        ),
+        pytest.param(
+            2000,
+            "r1 m=60 s=60 f=8 | r2 s=60 f=9 | r3 s=60",
+            Choice("r1", "prefix"),
+            id="where that is not known it holds a few",
+        ),
+        pytest.param(
+            2000, "r1 m=60 s=60 f=60 | r2 s=60 f=9 | r3 s=60", Choice("r3", "load"), id="but nobody in a crowd"
         ),
         pytest.param(2000, "r1 m=60 s=60 | r2 s=60", Choice("r1", "prefix"), id="but breaks a tie"),
         pytest.param(2000, "r1 m=60 s=60 p=960 | r2 s=60 m=50", Choice("r2", "load"), id="a little less, much calmer"),
@@ -72,11 +81,12 @@ def test_the_cheapest_replica_wins(tokens: int, view: str, expected: Choice) -> 
 def test_the_cost_is_the_documented_one() -> None:
     view = replicas("r1 m=10 s=20 c=15 p=300 f=2 w=2 k=0.5 h=40 n=50 | r2 s=20 c=15")
     costs = PrefixAware(in_flight_tokens=50).explained(prompt(1000), view)
-    crowd, queue = 4 * (2 + 1) / (1 + 1), 2 * 400 / 1000
-    assert costs["r1"] == pytest.approx((400 + (3 + 0.8 + crowd + queue) * (680 + 0.8 * 80)) / 2)
-    assert costs["r2"] == pytest.approx((2 + 1 + 4 * 1 / (1 + 1)) * (680 + 0.16 * 80))
+    crowd, queue = 1.5 * 32_768 / (32_768 + 744), 2 * 400 / 1000
+    assert costs["r1"] == pytest.approx((400 + (4 + 2 * 0.8 + crowd + queue) * (680 + 0.8 * 80)) / 2)
+    assert costs["r2"] == pytest.approx((3 + 2 + 0.5 * 32_768 / (32_768 + 720)) * (680 + 0.5 * 80))
     [plain] = PrefixAware(stickiness=1.0).explained(prompt(1000), replicas("r1 s=20 n=9")).values()
-    assert plain == pytest.approx((1 + 4) * (680 + 0.02 * 320)), "an empty cache still computes the head once"
+    crowd = 32_768 / (32_768 + 686.4)
+    assert plain == pytest.approx((1 + crowd) * (680 + 0.02 * 320)), "an empty cache still computes the head once"
 
 
 def test_an_unknown_size_counts_as_full() -> None:
@@ -147,7 +157,7 @@ def test_a_hot_prefix_spills_gets_more_copies_and_comes_home(count: int) -> None
     fleet, policy = Fleet(), PrefixAware()
     for number in range(count):
         fleet.joined(f"r{number}")
-    hot = [replace(sample_request(1, blocks=60), id=f"hot-{number}") for number in range(6 * count)]
+    hot = [replace(sample_request(1, blocks=60), id=f"hot-{number}") for number in range(12 * count)]
     for asked in hot:
         fleet.sent(asked, policy.choose(asked, fleet.view(asked, 0.0)).replica)
     loads = [fleet.load(f"r{number}")[0] for number in range(count)]

@@ -99,12 +99,8 @@ def _replica_arguments(parser: argparse.ArgumentParser) -> None:
     add("--name", default="replica", help="its name in its own log lines (%(default)s)")
     add("--model", default="tiny", help="the model name it serves (%(default)s)")
     add("--adapter", action="append", default=[], metavar="NAME", help="a LoRA adapter it serves too; may be repeated")
-    add(
-        "--tokenizer",
-        type=Path,
-        metavar="FOLDER",
-        help="folder with tokenizer.json (the one that ships with the router)",
-    )
+    folder = "folder with tokenizer.json (the one that ships with the router)"
+    add("--tokenizer", type=Path, metavar="FOLDER", help=folder)
     add("--profile", default="", metavar="NAME", help="how fast it is: a model on a GPU (llama-3.1-8b-h100)")
     add("--speed", type=positive, default=1.0, help="times as fast as the profile (%(default)s)")
     add("--blocks", type=count(2), default=4096, help="KV blocks, one of them the null block (%(default)s)")
@@ -113,6 +109,7 @@ def _replica_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-num-batched-tokens", type=count(1), default=8192, help="tokens in one step (%(default)s)")
     add("--max-model-len", type=count(2), default=32_768, help="longest prompt and answer together (%(default)s)")
     add("--max-num-queued-reqs", type=count(1), metavar="COUNT", help="answer 503 beyond so many requests (no limit)")
+    add("--data-parallel-size", type=count(1), default=1, help="engines behind its port (%(default)s)")
     add("--shutdown-timeout", type=float, default=0.0, metavar="S", help="on SIGTERM, drain so long (%(default)s)")
     add("--faults", action="store_true", help="let POST /faults make it hang, slow, fail or cut answers")
     told = "publish KV cache events there and replay them from the next port; auto takes free ones (%(default)s)"
@@ -145,6 +142,7 @@ def _replica(arguments: Arguments) -> int:
         "max_queued": arguments.max_num_queued_reqs,
         "faults": Faults() if arguments.faults else None,
         "kv_events": arguments.kv_events,
+        "ranks": arguments.data_parallel_size,
     }
 
     async def life() -> int:

@@ -18,12 +18,13 @@ from sim.cost import Profile
 from sim.emulator_about import add_about
 from sim.emulator_adapters import Adapters
 from sim.emulator_answers import Vocabulary
-from sim.emulator_events import KEPT_BATCHES, Published, Telling, Untold
+from sim.emulator_events import KEPT_BATCHES, Telling
 from sim.emulator_faults import Faults, add_faults
 from sim.emulator_generating import add_generating
 from sim.emulator_loading import add_loading
 from sim.emulator_pages import Origin
 from sim.emulator_pooling import add_pooling
+from sim.emulator_ranks import Rank, Ranks, ranks_of
 from sim.emulator_refusals import answer_errors, busy, key_guard, missing, shutting_down
 from sim.emulator_requests import Limits, Tokenize, read_body, read_model
 from sim.emulator_server import Work
@@ -41,8 +42,7 @@ class Emulator:
 
     def __init__(
         self,
-        live: LiveReplica,
-        telling: Telling,
+        ranks: Ranks,
         limits: Limits,
         vocabulary: Vocabulary,
         tokenize: Tokenize,
@@ -51,8 +51,7 @@ class Emulator:
         faults: Faults | None,
         api_key: str = "",
     ) -> None:
-        self.live = live
-        self.telling = telling
+        self.ranks = ranks
         self.limits = limits
         self.started_unix_s = time.time()
         self.url = ""
@@ -61,7 +60,6 @@ class Emulator:
         self.draining = False
         self.detokenize = detokenize
         self.root = root
-        self.stopped = 0
         self.rejected = 0
         self._tokenize = tokenize
         self._switchable = faults is not None
@@ -70,12 +68,22 @@ class Emulator:
         self._asked = 0
 
     @property
+    def live(self) -> LiveReplica:
+        """Of the first rank, as the next two."""
+        return self.ranks.first.live
+
+    @property
     def engine(self) -> SimReplica:
         return self.live.engine
 
+    @property
+    def telling(self) -> Telling:
+        return self.ranks.first.telling
+
     async def listen(self, host: str, port: int) -> None:
         """Begin to serve; port 0 takes any free one."""
-        self.live.start()
+        for rank in self.ranks:
+            rank.live.start()
         self._runner = web.AppRunner(
             self._application(),
             access_log=None,
@@ -87,7 +95,8 @@ class Emulator:
         site = web.TCPSite(self._runner, host, port)
         try:
             await site.start()
-            self.telling.bind(self._runner.addresses[0][0])
+            for rank in self.ranks:
+                rank.telling.bind(self._runner.addresses[0][0])
         except OSError:
             await self.close()
             raise
@@ -99,8 +108,9 @@ class Emulator:
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
-        await self.live.close()
-        await self.telling.close()
+        for rank in self.ranks:
+            await rank.live.close()
+            await rank.telling.close()
 
     def _application(self) -> web.Application:
         guards = [key_guard(self._api_key)] if self._api_key else []
@@ -132,21 +142,21 @@ class Emulator:
         return Work(job, [*prompt, *output], origin)
 
     @contextmanager
-    def running(self, works: Sequence[Work]) -> Iterator[list[Reply]]:
+    def running(self, rank: Rank, works: Sequence[Work]) -> Iterator[list[Reply]]:
         """The engine has these as long as the caller waits for them."""
         limit = self.limits.max_queued
-        if limit is not None and self.live.live >= limit:
+        if limit is not None and rank.live.live >= limit:
             self.rejected += 1
             raise busy()
-        replies = self.live.submit([work.job for work in works])
+        replies = rank.live.submit([work.job for work in works])
         for work in works:
-            self.telling.opened(work.job.keys, work.tokens, work.origin)
+            rank.telling.opened(work.job.keys, work.tokens, work.origin)
         try:
             yield replies
         finally:
-            self.live.abort(replies)
+            rank.live.abort(replies)
             for work in works:
-                self.telling.closed(work.job.keys)
+                rank.telling.closed(work.job.keys)
 
     def answer_id(self, kind: str) -> str:
         """An id for the answer to the request that was planned last."""
@@ -190,34 +200,32 @@ async def start(
     faults: Faults | None = None,
     kv_events: int | None = None,
     kept_batches: int = KEPT_BATCHES,
+    ranks: int = 1,
 ) -> Emulator:
     """Start one emulated server.
 
     `vocabulary_tokens` is how many ids, from 0, the model may say; a prompt's ids are below `vocabulary_size`. With an
     `api_key` the paths below /v1 and /v2 want it as a bearer. `kv_events` is the port to publish the cache's events on,
-    replayed from the next port; 0 takes any two, None publishes nothing. `max_queued` is the most requests taken at a
-    time, running and waiting; with `faults` a route switches them.
+    replayed from the next port; 0 takes any two, None publishes nothing; of so many `ranks`, each has a port for its
+    events, and behind those one for its replays. `max_queued` is the most requests a rank takes at a time, running and
+    waiting; with `faults` a route switches them.
     """
-    engine = SimReplica(
-        name,
-        profile,
-        blocks=blocks,
-        block_tokens=block_tokens,
-        max_num_seqs=max_num_seqs,
-        max_batched_tokens=max_batched_tokens,
-        record_events=kv_events is not None,
-    )
-    cache = engine.cache
-    telling: Telling = Untold()
-    if kv_events is not None:
-        topic = f"kv@{name}"
-        telling = Published(
-            cache.drained_events, cache.block_tokens, topic=topic, port=kv_events, kept_batches=kept_batches
+
+    def engine() -> SimReplica:
+        return SimReplica(
+            name,
+            profile,
+            blocks=blocks,
+            block_tokens=block_tokens,
+            max_num_seqs=max_num_seqs,
+            max_batched_tokens=max_batched_tokens,
+            record_events=kv_events is not None,
         )
-    longest = min(max_model_len, cache.usable_blocks * block_tokens)
+
+    engines = ranks_of(ranks, engine, speed, kv_events, kept_batches)
+    longest = min(max_model_len, engines.first.live.engine.cache.usable_blocks * block_tokens)
     emulator = Emulator(
-        LiveReplica(engine, speed, telling.stepped),
-        telling,
+        engines,
         Limits(model, Adapters(adapters), longest, vocabulary_size, max_queued),
         Vocabulary(detokenize, vocabulary_tokens),
         tokenize,

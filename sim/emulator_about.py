@@ -40,19 +40,21 @@ def add_about(app: web.Application, server: Server) -> None:
         return web.Response(text=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def load(_http: web.Request) -> web.Response:
-        return answered({"server_load": server.live.live})
+        return answered({"server_load": sum(rank.live.live for rank in server.ranks)})
 
     async def version(_http: web.Request) -> web.Response:
         return answered({"version": VERSION})
 
     async def health(_http: web.Request) -> web.Response:
-        return web.Response(status=503 if server.live.failed else 200)
+        return web.Response(status=503 if any(rank.live.failed for rank in server.ranks) else 200)
 
     async def event_sources(_http: web.Request) -> web.Response:
-        return answered(server.telling.sources())
+        sources = {str(rank.number): rank.telling.source() for rank in server.ranks}
+        return answered({number: source for number, source in sources.items() if source is not None})
 
     async def reset(_http: web.Request) -> web.Response:
-        return answered({"success": server.live.engine.clear_cache()})
+        cleared = [rank.live.engine.clear_cache() for rank in server.ranks]
+        return answered({"success": all(cleared)})
 
     app.router.add_get("/v1/models", models)
     app.router.add_get("/metrics", metrics)

@@ -47,8 +47,8 @@ class Telling(Protocol):
     def bind(self, host: str) -> None:
         """Begin to publish on a numeric address. Raises `OSError` when a port is taken."""
 
-    def sources(self) -> dict[str, Any]:
-        """What `GET /kv_event_sources` answers."""
+    def source(self) -> dict[str, Any] | None:
+        """What `GET /kv_event_sources` says of this engine."""
 
     async def close(self) -> None:
         """Free the ports."""
@@ -61,14 +61,14 @@ class Untold:
     def closed(self, keys: Sequence[bytes]) -> None: ...
     def stepped(self) -> None: ...
     def bind(self, host: str) -> None: ...
-    def sources(self) -> dict[str, Any]:
-        return {}
+    def source(self) -> dict[str, Any] | None:
+        return None
 
     async def close(self) -> None: ...
 
 
 class Published:
-    """Events on two sockets. `port` 0 takes any two free ones, else the replay is on the next."""
+    """Events of one of so many engines, on two sockets; a port of 0 takes any free one."""
 
     def __init__(
         self,
@@ -76,13 +76,16 @@ class Published:
         block_tokens: int,
         *,
         topic: str,
+        rank: int,
         port: int,
+        replay_port: int,
         kept_batches: int = KEPT_BATCHES,
     ) -> None:
         self.pages = Pages(block_tokens)
         self._drained = drained
         self._topic = topic.encode()
-        self._ports = (port, port + 1 if port else 0)
+        self._rank = rank
+        self._ports = (port, replay_port)
         self._kept: deque[tuple[bytes, bytes]] = deque(maxlen=kept_batches)
         self._pending: list[WireEvent] = []
         self._encoder = msgspec.msgpack.Encoder()
@@ -104,19 +107,17 @@ class Published:
             raise
         self._replay = asyncio.create_task(self._replayed(router), name="replay of KV events")
 
-    def sources(self) -> dict[str, Any]:
+    def source(self) -> dict[str, Any] | None:
         out, replay = (f"tcp://*:{port}" for port in self._ports)
         return {
-            "0": {
-                "enable_kv_cache_events": True,
-                "publisher": "zmq",
-                "endpoint": out,
-                "replay_endpoint": replay,
-                "buffer_steps": self._kept.maxlen,
-                "hwm": _MOST_WAITING,
-                "max_queue_size": _MOST_WAITING,
-                "topic": self._topic.decode(),
-            }
+            "enable_kv_cache_events": True,
+            "publisher": "zmq",
+            "endpoint": out,
+            "replay_endpoint": replay,
+            "buffer_steps": self._kept.maxlen,
+            "hwm": _MOST_WAITING,
+            "max_queue_size": _MOST_WAITING,
+            "topic": self._topic.decode(),
         }
 
     def opened(self, keys: Sequence[bytes], tokens: Sequence[int], origin: Origin) -> None:
@@ -131,7 +132,7 @@ class Published:
         if not self._pending or self._out is None:
             return
         number = self._next.to_bytes(_NUMBER_BYTES, "big")
-        payload = self._encoder.encode(Batch(time.time(), self._pending, 0))
+        payload = self._encoder.encode(Batch(time.time(), self._pending, self._rank))
         self._pending = []
         self._next += 1
         self._kept.append((number, payload))

@@ -13,7 +13,8 @@ from sim.emulator_json import answered, event
 from sim.emulator_logprobs import Token
 from sim.emulator_pages import Origin
 from sim.emulator_parts import Part, abandoned, part_of, tokens_of
-from sim.emulator_refusals import engine_death, wrong_rank
+from sim.emulator_ranks import RANK, Rank
+from sim.emulator_refusals import engine_death
 from sim.emulator_requests import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Ask, read_ask, read_body
 from sim.emulator_server import Server, Work
 from sim.emulator_wire import DONE, Choice, Dialect, Usage
@@ -48,22 +49,28 @@ class _Generation:
         body = read_body(await http.read(), http.headers.get("Content-Type", ""))
         cut_after = await suffered(server.faults.drawn())
         ask = read_ask(http.path, body, server.limits, server.tokenize)
-        _check_rank(http.headers.get("X-data-parallel-rank", ""))
+        rank = server.ranks.chosen(http.headers.get(RANK, ""))
         dialect = dialect_of(ask, http.headers.get("X-Request-Id") or server.answer_name())
         if server.draining:
             return await self._abandoned(ask, dialect)
         parts, works = self._planned(ask)
-        with server.running(works) as replies:
+        with server.running(rank, works) as replies:
             if ask.stream:
-                return await self._streamed(ask, dialect, parts, replies, cut_after)
+                return await self._streamed(ask, dialect, rank, parts, replies, cut_after)
             await finished(replies)
         if cut_after is not None:
             return self._cut(web.Response())
-        self._count(parts)
+        _count(rank, parts)
         return answered(dialect.whole(self._choices(ask, parts), self._usage(ask, parts, replies)))
 
     async def _streamed(
-        self, ask: Ask, dialect: Dialect, parts: Sequence[Part], replies: Sequence[Reply], cut_after: int | None
+        self,
+        ask: Ask,
+        dialect: Dialect,
+        rank: Rank,
+        parts: Sequence[Part],
+        replies: Sequence[Reply],
+        cut_after: int | None,
     ) -> web.StreamResponse:
         response = await self._opened()
         sent = [0] * len(parts)
@@ -84,7 +91,7 @@ class _Generation:
                 left -= reply.made - sent[choice]
                 sent[choice] = reply.made
             if not left:
-                self._count(parts)
+                _count(rank, parts)
                 out.append(dialect.tail(self._usage(ask, parts, replies)))
             await response.write(b"".join(out))
             out.clear()
@@ -142,18 +149,13 @@ class _Generation:
             return []
         return [(token, self._server.detokenize([token])) for token in prompt]
 
-    def _count(self, parts: Sequence[Part]) -> None:
-        self._server.stopped += sum(part.end.why == "stop" for part in parts)
-
     def _usage(self, ask: Ask, parts: Sequence[Part], replies: Sequence[Reply]) -> Usage:
         """Of several prompts or choices, vLLM 0.32 says what the last one found, in a stream the first."""
-        block_tokens = self._server.live.engine.cache.block_tokens
+        block_tokens = self._server.ranks.first.live.engine.cache.block_tokens
         cached = replies[0 if ask.stream else -1].cached_tokens
         full = sum(len(prompt) // block_tokens * block_tokens for prompt in ask.prompts)
         return Usage(ask.prompt_tokens, cached, max(0, full - cached), sum(len(part.ids) for part in parts))
 
 
-def _check_rank(asked: str) -> None:
-    """There is one rank. What is no number asks for none."""
-    if asked.strip().isdecimal() and int(asked) != 0:
-        raise wrong_rank(int(asked), 1)
+def _count(rank: Rank, parts: Sequence[Part]) -> None:
+    rank.stopped += sum(part.end.why == "stop" for part in parts)

@@ -16,6 +16,7 @@ from aiohttp import web
 from policies.blocks import packed
 from sim.emulator_json import answered
 from sim.emulator_pages import Origin
+from sim.emulator_ranks import RANK
 from sim.emulator_refusals import invalid
 from sim.emulator_requests import read_prompts
 from sim.emulator_server import Server
@@ -30,7 +31,7 @@ def add_pooling(app: web.Application, server: Server) -> None:
     async def embeddings(http: web.Request) -> web.Response:
         body = await server.read(http, "input")
         prompts = read_prompts(body["input"], "input", server.limits, server.tokenize)
-        tokens = await _computed(server, prompts)
+        tokens = await _computed(server, http, prompts)
         as_text = body.get("encoding_format") == "base64"
         data = [
             {"index": index, "object": "embedding", "embedding": _base64(vector) if as_text else vector}
@@ -45,14 +46,14 @@ def add_pooling(app: web.Application, server: Server) -> None:
             left *= len(right)
         if len(left) != len(right):
             raise invalid("value_error", "body.text_2", "text_1 and text_2 must be of one length", right)
-        scores, tokens = await _scored(server, list(zip(left, right, strict=True)))
+        scores, tokens = await _scored(server, http, list(zip(left, right, strict=True)))
         data = [{"index": index, "object": "score", "score": value} for index, value in enumerate(scores)]
         return answered(_listed(server, "score", data, tokens))
 
     async def rerank(http: web.Request) -> web.Response:
         body = await server.read(http, "query", "documents")
         documents = _texts(body["documents"], "documents")
-        scores, tokens = await _scored(server, [(str(body["query"]), document) for document in documents])
+        scores, tokens = await _scored(server, http, [(str(body["query"]), document) for document in documents])
         results = [
             {"index": index, "document": {"text": documents[index]}, "relevance_score": scores[index]}
             for index in sorted(range(len(scores)), key=lambda index: -scores[index])
@@ -71,17 +72,18 @@ def add_pooling(app: web.Application, server: Server) -> None:
         app.router.add_post(path, rerank)
 
 
-async def _computed(server: Server, prompts: Sequence[Sequence[int]]) -> int:
+async def _computed(server: Server, http: web.Request, prompts: Sequence[Sequence[int]]) -> int:
     """Run the prompts through the engine; their tokens."""
-    with server.running([server.work(Origin(), prompt, [0]) for prompt in prompts]) as replies:
+    rank = server.ranks.chosen(http.headers.get(RANK, ""))
+    with server.running(rank, [server.work(Origin(), prompt, [0]) for prompt in prompts]) as replies:
         await finished(replies)
-    server.stopped += len(prompts)
+    rank.stopped += len(prompts)
     return sum(map(len, prompts))
 
 
-async def _scored(server: Server, pairs: Sequence[tuple[str, str]]) -> tuple[list[float], int]:
+async def _scored(server: Server, http: web.Request, pairs: Sequence[tuple[str, str]]) -> tuple[list[float], int]:
     prompts = read_prompts([first + second for first, second in pairs], "input", server.limits, server.tokenize)
-    tokens = await _computed(server, prompts)
+    tokens = await _computed(server, http, prompts)
     return [_digest(prompt)[0] / 255 for prompt in prompts], tokens
 
 

@@ -8,12 +8,12 @@ from typing import Any, Protocol
 from aiohttp import web
 
 from sim.emulator_answers import Vocabulary
-from sim.emulator_events import Telling
 from sim.emulator_faults import Faults
 from sim.emulator_pages import Origin
+from sim.emulator_ranks import Rank, Ranks
 from sim.emulator_requests import Limits
 from sim.jobs import Job
-from sim.live import LiveReplica, Reply
+from sim.live import Reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,9 @@ class Work:
 
 
 class Server(Protocol):
-    """The emulator, seen from its routes. Answers that ended by themselves are `stopped`, refused ones `rejected`."""
+    """The emulator, seen from its routes. `rejected` counts requests refused for the queue."""
 
-    live: LiveReplica
-    telling: Telling
+    ranks: Ranks
     limits: Limits
     vocabulary: Vocabulary
     faults: Faults
@@ -37,7 +36,6 @@ class Server(Protocol):
     detokenize: Callable[[list[int]], str]
     root: str
     started_unix_s: float
-    stopped: int
     rejected: int
 
     def tokenize(self, route: str, body: dict[str, Any]) -> list[int]: ...
@@ -45,6 +43,6 @@ class Server(Protocol):
     def work(
         self, origin: Origin, prompt: Sequence[int], output: Sequence[int], *, reads_cache: bool = True
     ) -> Work: ...
-    def running(self, works: Sequence[Work]) -> AbstractContextManager[list[Reply]]: ...
+    def running(self, rank: Rank, works: Sequence[Work]) -> AbstractContextManager[list[Reply]]: ...
     def answer_id(self, kind: str) -> str: ...
     def answer_name(self) -> str: ...

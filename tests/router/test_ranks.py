@@ -1,6 +1,8 @@
 """A server with two engines is two replicas: told apart by name, header, numbers and events."""
 
 import gzip
+import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,10 +11,13 @@ from router.config import load
 from router.discovery import CONFIGURATION, Discovery
 from router.engine_metrics import parse
 from router.errors import ConfigError
+from router.kv_standing import APPROXIMATE, EXACT
 from router.probes import ProbeError, server_of
 from router.ranks import Ranks, rank_header, rank_of
 from router.sections import ReplicaAddress
-from tests.fakes import fake_replica, posted, router_over
+from tests.behind import behind
+from tests.emulated import LONG, emulated
+from tests.fakes import fake_replica, posted, router_over, until
 
 DP2 = gzip.decompress((Path(__file__).parent.parent / "recordings" / "metrics_dp2.txt.gz").read_bytes()).decode()
 R1 = ReplicaAddress(name="r1", url="http://10.0.0.1:8000")
@@ -104,3 +109,63 @@ async def test_without_ranks_no_header_is_added():
     async with fake_replica() as replica, router_over(replica) as up:
         assert (await posted(up.url)).status == 200
         assert replica.seen[0].values(b"X-data-parallel-rank") == []
+
+
+@pytest.mark.parametrize(("events", "word"), [("auto", EXACT), ("off", APPROXIMATE)])
+async def test_what_is_predicted_for_a_rank_is_what_that_rank_delivers(events, word):
+    """Chats with history over two engines of one server, each with a cache of its own that is the index's."""
+    server = await emulated(ranks=2, kv_events=0, speed=500.0)
+    draw = random.Random(1)
+    chats = [f"{number} {LONG}" for number in range(6)]
+    try:
+        async with behind([server], kv_events=events, data_parallel_ranks="auto") as router:
+            up = router.up
+            assert up.fleet.replicas() == ("r1/0", "r1/1")
+            for _ in range(60):
+                at = draw.randrange(len(chats))
+                predicted, delivered = await router.found(chats[at])
+                assert predicted == delivered
+                chats[at] += " and another turn of it"
+                if events == "auto":
+                    await until(
+                        lambda: [up.fleet.held_blocks(f"r1/{rank.number}") for rank in server.ranks] == held(server)
+                    )
+            served = Counter(said["replica"] for said in router.said)
+            assert set(served) == {"r1/0", "r1/1"}
+            assert [rank.live.engine.counters.finished for rank in server.ranks] == [served["r1/0"], served["r1/1"]]
+            delivered = Counter()
+            for said in router.said:
+                delivered[said["replica"]] += said["delivered_tokens"]
+            hits = [rank.live.engine.counters.hit_tokens for rank in server.ranks]
+            assert hits == [delivered["r1/0"], delivered["r1/1"]]
+            assert min(hits) > 1000
+            assert [state.standing.word for state in up.events.states()] == [word, word]
+            assert all(state.engine is not None and state.engine.engines == 1 for state in up.watcher.states())
+    finally:
+        await server.close()
+
+
+def held(server) -> list[int]:
+    return [rank.live.engine.cache.cached_keys for rank in server.ranks]
+
+
+async def test_a_rank_that_is_emptied_is_emptied_alone():
+    """The other engine's blocks stay known."""
+    server = await emulated(ranks=2, kv_events=0)
+    try:
+        async with behind([server], data_parallel_ranks="2") as router:
+            up = router.up
+            for number in range(4):
+                await router.found(f"{number} {LONG}")
+            await until(lambda: [up.fleet.held_blocks(name) for name in up.fleet.replicas()] == held(server))
+            first = server.ranks.first
+            kept = held(server)[1]
+            assert min(held(server)) > 0
+            assert first.live.engine.clear_cache()
+            rank = {"X-data-parallel-rank": "0"}
+            async with router.client.post(server.url + "/v1/completions", json={"prompt": LONG}, headers=rank) as found:
+                assert found.status == 200
+            await until(lambda: [up.fleet.held_blocks(name) for name in up.fleet.replicas()] == held(server))
+            assert held(server)[1] == kept == up.fleet.held_blocks("r1/1")
+    finally:
+        await server.close()

@@ -2,19 +2,17 @@
 
     cost       (waiting + price x uncached) / weight; the least one wins
     waiting    pending uncached prompt tokens + `in_flight_tokens` x requests in flight
-    uncached   private + full x (shared - scarce), in tokens: what only its own conversation can use again counts whole;
-               a head that many prompts continue by how full the cache is; copies that it is short of are an investment
+    uncached   private + full x (shared - scarce), in tokens: a head that many prompts continue counts by how full the
+               cache is; copies that it is short of are an investment
     price      k + 2 x full + 2 x waiting / prompt tokens + crowd
     k          2 + 1 / (1 - pinned), pinned = the share of the KV pool that running requests hold, at most 0.9
     crowd      (1 + 32 x least / (least + T)) x T / (T + uncached) x (requests in flight + 1) / (their mean + 1),
                least = the fewest tokens that wait anywhere, T = 32,768
 
-What is recomputed costs more than its own time: it evicts (full), delays those behind it, and where prompts queue,
-capacity is short (waiting): so the longer queues are, the more waits a warm prompt. While some replica is free, crowds
-hardly matter; when all have queues (least), long prompts keep off replicas with many requests, which leaves these to
-short ones, but no prompt waits without bound for that (T / (T + uncached)). A shared head is paid once per replica,
-then helps all: where there is room it must not attract, or every new user goes to the first replica that saw the system
-prompt. Decoding requests count, or new users pile onto one replica. `bench/against_the_field.py` compares.
+What is recomputed evicts (full) and delays those behind it; where prompts queue, capacity is short: a warm one waits
+longer. When all have queues (least), long prompts keep off crowds, which leaves these to short ones, but not without
+bound (T + uncached). A shared head is paid once per replica, then helps all: where there is room it must not attract,
+or all new users meet where it was first. Decoding counts, or they pile up. `bench/against_the_field.py` compares.
 """
 
 import random

@@ -17,7 +17,7 @@ _QUEUE = 2.0  # without it prompts leave warm replicas when all have queues; wit
 _CROWD = 32.0  # with less short prompts wait behind long ones when all have queues, with 48 the longest for all others
 _LONG_TOKENS = 32_768.0  # of a queue, of a prompt: four steps of vLLM's; half and twice as much are alike
 _LEAST_FULLNESS = 0.02  # an empty cache still has to compute the head once; any value up to 0.1 measured the same
-_UNKNOWN_FULLNESS = 0.5  # for shared heads on a replica of unknown size; with .16 small ones get copies that nobody needs
+_UNKNOWN_FULLNESS = 0.5  # for shared heads on a replica of unknown size; with .16 they get needless copies
 
 
 def costs(

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 from aiohttp import web
+from aiohttp.http import StreamWriter
 
 from router.errors import BodyTooLarge, NoReplicaAvailable, NotServed, RequestError
 from router.gateway import Gateway
@@ -20,7 +21,7 @@ from router.http.messages import Call, Framing, Headers, Source, origin_form, wi
 from router.kv_events import KvEvents, KvState
 from router.side_connection import error_response, followed
 
-_QUEUED_BYTES = 16 * 1024  # a reply that waits for a slow client stops the replica at this much
+_QUEUED_BYTES = 8 * 1024  # a reply that waits for a slow client stops the replica at this much
 
 Json = dict[str, Any]
 
@@ -77,12 +78,16 @@ class QueuedReply:
         elif response.content_length is None and self.framing is not Framing.NONE:
             response.enable_chunked_encoding()
         await response.prepare(request)
+        taken = StreamWriter(request.protocol, asyncio.get_running_loop())  # `response` waits for a client at 64 KiB
         while True:
             while self._parts:
-                part = self._parts.popleft()
+                size_bytes = len(self._parts[0])
                 if request.method != "HEAD":
-                    await response.write(part)
-                self._size_bytes -= len(part)  # only now: until then the transport may hold it
+                    await response.write(self._parts.popleft())
+                    await taken.drain()
+                else:
+                    self._parts.popleft()
+                self._size_bytes -= size_bytes  # only now: until then the transport may hold it
             if self.source is not None and self._size_bytes <= _QUEUED_BYTES:
                 self.source.resume()
             if self._aborted:

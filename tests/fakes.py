@@ -370,6 +370,9 @@ class FakeTransport(asyncio.Transport):
     def set_write_buffer_limits(self, high=None, low=None) -> None:
         pass
 
+    def set_protocol(self, protocol) -> None:
+        self.protocol = protocol
+
     def get_write_buffer_size(self) -> int:
         return 0
 

@@ -40,6 +40,7 @@ TESTED_ELSEWHERE = {
     "router/bench_arguments.py": "test_bench_cli.py",
     "router/sections.py": "test_config.py",  # values only
     "router/http/exchange.py": "test_upstream.py",  # values only
+    "router/http/reading.py": "test_upstream.py",  # how a connection is read, as the way to a replica uses it
     "router/http/connection.py": "test_upstream.py",  # one connection, as the way to a replica uses it
 }
 """Modules without a test file of their own: where they are tested, and why there."""

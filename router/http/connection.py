@@ -5,28 +5,21 @@ nothing is copied for an event of a stream. Not here: which connection, and when
 """
 
 import asyncio
-from typing import Protocol
 
 import httptools
 
-from router.http.exchange import Attempt, BrokenOff, Ending, Lost, TimedOut, Timeouts, UpstreamError
+from router.http.exchange import NOBODY, Attempt, BrokenOff, Ending, Lost, TimedOut, UpstreamError, ends_a_stream
 from router.http.messages import HOP_BY_HOP, Framing, Headers, Reply, without_empty_lines, without_hop_by_hop
+from router.http.reading import READ_BYTES, Pool, SmallReads, read_by
 
 _HEAD_BYTES = 256 * 1024  # a reply head larger than this is no HTTP
 _TAIL_BYTES = 32 * 1024  # how much of a reply's end is kept for reading usage
+_STREAM_TAIL_BYTES = (
+    4 * 1024
+)  # its usage has an event of its own, and what is kept of a stream costs as long as it lasts
 _PIECE_BYTES = 2 * 1024  # what arrives in pieces smaller than this is joined, so that the kept end has a useful length
 _SHORT_BYTES = 16 * 1024  # a measured reply up to this size is passed on once it is whole
 _FIRST_BYTES = 16  # of any other reply, if its first event is not shorter: enough to tell what that is
-_OF_THE_CONNECTION = (b"keep-alive", b"close")
-_ENDS = (b"[DONE]", b"message_stop", b"response.completed", b"response.incomplete", b"response.failed")
-
-
-class Pool(Protocol):
-    """Who keeps a connection between two exchanges."""
-
-    def kept(self, connection: "ReplicaConnection") -> None: ...
-
-    def gone(self, connection: "ReplicaConnection") -> None: ...
 
 
 class ReplicaConnection(asyncio.Protocol):
@@ -35,6 +28,8 @@ class ReplicaConnection(asyncio.Protocol):
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._reply: Reply | None = None
+        self._small = False
+        self._ending: asyncio.Future[Ending] | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._loop = asyncio.get_running_loop()
 
@@ -42,12 +37,12 @@ class ReplicaConnection(asyncio.Protocol):
         """Send a request; what is returned is done when its reply has ended."""
         self._reply = reply
         self._attempt = attempt
-        self._ending: asyncio.Future[Ending] = self._loop.create_future()
+        ending = self._ending = self._loop.create_future()
         self._head = self._first = self._reason = self._before_last = self._last = b""
         self._wanted_bytes = _FIRST_BYTES
         self._headers: Headers = []
         self._status = 0
-        self._head_complete = self._headed = self._begun = self._flowing = False
+        self._head_complete = self.headed = self._begun = self._flowing = False
         self._complete = self._reusable = self._surplus = False
         self._event_stream = self._delimited_by_close = self.paused = False
         self._pieces: list[bytes] = []
@@ -56,7 +51,7 @@ class ReplicaConnection(asyncio.Protocol):
         self._heard = True
         reply.source = self
         self.transport.write(request)
-        return self._ending
+        return ending
 
     # -- the socket ------------------------------------------------------------------------------------------------
 
@@ -67,10 +62,11 @@ class ReplicaConnection(asyncio.Protocol):
         if self._reply is None:
             self._pool.gone(self)
             return
-        if exc is None and not self._headed and self._status_known() and not self._measured():
+        if exc is None and not self.headed and self._status_known() and not self._measured():
             self._wanted_bytes = 0
             self._begin(b"")
-        if self._reply is not None and self._delimited_by_close and exc is None and self._looks_whole():
+        said = not self._event_stream or ends_a_stream(self._before_last + self._last)
+        if self._reply is not None and self._delimited_by_close and exc is None and said:
             self._reply.end()
             self._end(whole=True)
         else:
@@ -82,6 +78,8 @@ class ReplicaConnection(asyncio.Protocol):
             self.transport.abort()  # nobody asked: what it says can't be attributed to any request
             return
         self._heard = True
+        if len(data) > READ_BYTES:
+            self._read_little()
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -94,7 +92,7 @@ class ReplicaConnection(asyncio.Protocol):
             data = without_empty_lines(data, self._headers, self._last)
         if self._flowing:
             reply.write(data)
-        elif self._headed:
+        elif self.headed:
             self._pass_on(data)
         elif self._ready():
             self._begin(data)
@@ -129,7 +127,7 @@ class ReplicaConnection(asyncio.Protocol):
         self._head_complete = True
 
     def on_body(self, body: bytes) -> None:
-        if not self._headed:
+        if not self.headed:
             self._first += body
         if len(self._last) + len(body) <= _PIECE_BYTES:  # a stream's small events, or one that was cut in two
             self._last += body
@@ -138,8 +136,17 @@ class ReplicaConnection(asyncio.Protocol):
                 self._attempt.ear.heard(self._before_last)
             self._before_last = self._last
             self._last = body
+            if len(body) > _STREAM_TAIL_BYTES:
+                self._keep_end(body, _STREAM_TAIL_BYTES if self._event_stream else _TAIL_BYTES)
         if not self._framed:
             self._pieces.append(body)
+
+    def _keep_end(self, body: bytes, end_bytes: int) -> None:
+        if len(body) > end_bytes:
+            if self._attempt.ear is not None:
+                self._attempt.ear.heard(self._before_last)
+                self._attempt.ear.heard(body[:-end_bytes])
+            self._before_last, self._last = b"", body[-end_bytes:]
 
     def on_message_complete(self) -> None:
         if 100 <= self._status < 200:
@@ -203,7 +210,7 @@ class ReplicaConnection(asyncio.Protocol):
                     headers.append(field)
                     framing = Framing.CHUNKED
             elif key == b"connection":
-                names_more = names_more or field[1].lower() not in _OF_THE_CONNECTION
+                names_more = names_more or field[1].lower() not in (b"keep-alive", b"close")
         if names_more:
             kept = without_hop_by_hop(self._headers)
             headers = [field for field in headers if field in kept or field[0].lower() == b"transfer-encoding"]
@@ -218,7 +225,7 @@ class ReplicaConnection(asyncio.Protocol):
                 self._framed = False
         if not self._framed and framing is not Framing.NONE and self._first:
             self._pieces = [self._first]
-        self._headed = True
+        self.headed = True
         self._head = self._first = b""
         self._reply.head(self._status, self._reason or b"Unknown", headers, framing)
         return data[end:]
@@ -246,22 +253,20 @@ class ReplicaConnection(asyncio.Protocol):
     def _put_back(self) -> None:
         # A reply that came before the whole request was sent leaves the rest of it in the socket.
         if self._reusable and not self.transport.is_closing() and not self.transport.get_write_buffer_size():
-            if self.paused:
-                self.transport.resume_reading()
+            if self._small:
+                self._small = False
+                read_by(self.transport, self)
+            self._attempt, self._before_last, self._last = NOBODY, b"", b""  # while idle, hold nothing of the last one
             self._pool.kept(self)
         else:
             self.transport.close()
-
-    def _looks_whole(self) -> bool:
-        """A reply that ends with its connection can't be told from a cut one, unless it is a stream and said so."""
-        return not self._event_stream or any(end in self._before_last + self._last for end in _ENDS)
 
     def _broke_off(self, detail: str, *, given_up: bool = False) -> None:
         reply = self._reply
         if reply is None:
             return
         self.transport.abort()
-        if self._headed:
+        if self.headed:
             # Told before the client's connection goes: its loss would look like a client that left.
             self._end(whole=False, detail=detail, given_up=given_up)
             reply.abort()
@@ -270,27 +275,33 @@ class ReplicaConnection(asyncio.Protocol):
 
     def given_up(self, error: UpstreamError, *, closing: bool = True) -> None:
         """End an exchange of which nothing was passed on; whoever waits for it is told `error`."""
-        if self._reply is None or self._headed:
+        if self._reply is None or self.headed:
             return
-        self._reply = None
+        ending, self._reply, self._ending = self._ending, None, None
         if closing:
             self.transport.abort()
         else:
             self._put_back()
-        if not self._ending.done():
-            self._ending.set_exception(error)
+        if ending is not None and not ending.done():
+            ending.set_exception(error)
 
     def _end(self, *, whole: bool, detail: str = "", given_up: bool = False) -> None:
-        self._reply = None
-        if not self._ending.done():
-            tail = (self._before_last[-_TAIL_BYTES:] + self._last)[-2 * _TAIL_BYTES :]
-            self._ending.set_result(Ending(self._status, whole, detail, self._event_stream, tail, given_up))
+        ending, self._reply, self._ending = self._ending, None, None
+        if ending is not None and not ending.done():
+            tail = self._before_last + self._last
+            ending.set_result(Ending(self._status, whole, detail, self._event_stream, tail, given_up))
 
     # -- pace ------------------------------------------------------------------------------------------------------
 
     def pause(self) -> None:
+        self._read_little()  # what waits meanwhile in the socket must not come in one piece
         self.transport.pause_reading()
         self.paused = True
+
+    def _read_little(self) -> None:
+        if not self._small:
+            self._small = True
+            read_by(self.transport, SmallReads(self, self._pool.space))
 
     def resume(self) -> None:
         self.paused = False
@@ -300,7 +311,7 @@ class ReplicaConnection(asyncio.Protocol):
     @property
     def answered(self) -> bool:
         """Whether the replica has sent anything in this exchange."""
-        return self._headed or bool(self._head)
+        return self.headed or bool(self._head)
 
     def heard_s(self, now_s: float) -> float:
         """When something was last heard in this exchange, or it began, as precise as this is asked.
@@ -313,16 +324,7 @@ class ReplicaConnection(asyncio.Protocol):
 
     def cut_off(self, detail: str) -> None:
         """The replica will say no more: break the exchange off, or let another replica have it."""
-        if self._headed:
+        if self.headed:
             self._broke_off(detail, given_up=True)
         else:
             self.given_up(TimedOut(detail))
-
-    def silence_checked(self, now_s: float, timeouts: Timeouts) -> None:
-        """Give up on a replica that has been silent too long."""
-        silent_s = now_s - self.heard_s(now_s)
-        if not self._headed:
-            if timeouts.first_byte_s is not None and silent_s > timeouts.first_byte_s:
-                self.cut_off(f"no reply within {timeouts.first_byte_s:g} s")
-        elif timeouts.idle_s is not None and silent_s > timeouts.idle_s:
-            self.cut_off(f"the replica sent nothing for {timeouts.idle_s:g} s")

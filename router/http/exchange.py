@@ -94,3 +94,24 @@ class Attempt(Protocol):
     def began(self) -> None:
         """The body of a good reply begins."""
         ...
+
+
+class _Nobody:
+    """Stands in while a connection waits for its next exchange."""
+
+    ear = None
+
+    def declined(self, *_: object) -> None:
+        return None
+
+    def began(self) -> None: ...
+
+
+NOBODY: Attempt = _Nobody()
+
+_LAST_WORDS = (b"[DONE]", b"message_stop", b"response.completed", b"response.incomplete", b"response.failed")
+
+
+def ends_a_stream(end: bytes) -> bool:
+    """Whether an event stream whose body ends so is whole: where only its connection ends it, it must have said so."""
+    return any(words in end for words in _LAST_WORDS)

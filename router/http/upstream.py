@@ -11,6 +11,7 @@ import ssl
 from router.http.connection import ReplicaConnection
 from router.http.exchange import Attempt, Ending, Lost, Timeouts, Unreachable, UpstreamError
 from router.http.messages import Reply
+from router.http.reading import READ_BYTES
 
 _AHEAD_BYTES = 32 * 1024  # what the system takes ahead is twice this, and all of it may come in one read
 
@@ -37,6 +38,7 @@ class Upstream:
         self._port = port
         self._tls = tls
         self.timeouts = timeouts
+        self.space = memoryview(bytearray(READ_BYTES))
         self._idle: list[ReplicaConnection] = []
         self._busy: dict[ReplicaConnection, Reply] = {}
         """Whose reply each connection brings."""
@@ -178,9 +180,19 @@ class Upstream:
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         self._sweeper = None
         for connection in list(self._busy):
-            connection.silence_checked(loop.time(), self.timeouts)
+            _silence_checked(connection, loop.time(), self.timeouts)
         if self._busy:
             self._schedule_sweep()
+
+
+def _silence_checked(connection: ReplicaConnection, now_s: float, timeouts: Timeouts) -> None:
+    """Give up on a replica that has been silent too long."""
+    silent_s = now_s - connection.heard_s(now_s)
+    if not connection.headed:
+        if timeouts.first_byte_s is not None and silent_s > timeouts.first_byte_s:
+            connection.cut_off(f"no reply within {timeouts.first_byte_s:g} s")
+    elif timeouts.idle_s is not None and silent_s > timeouts.idle_s:
+        connection.cut_off(f"the replica sent nothing for {timeouts.idle_s:g} s")
 
 
 def _said(error: OSError) -> str:

@@ -11,7 +11,6 @@ from tests.fakes import STREAM, chunk, client_of, fake_replica, post, posted, un
 from tests.processes import addresses, open_files, resident_bytes, served
 
 MIB = 2**20
-READERS = 100
 SMALL_BYTES = 8 * 1024
 WORDS = ("--set", "tokenizer.where=text", "--policy", "user-hash")
 ASKED_BEFORE = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -40,12 +39,14 @@ async def running(admin: str) -> float:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
-    ("before", "most_bytes"), [(b"", 20 * MIB), (ASKED_BEFORE, 40 * MIB)], ids=["data plane", "taken over"]
+    ("before", "readers", "most_bytes"),
+    [(b"", 500, 64 * 1024), (ASKED_BEFORE, 200, 96 * 1024)],
+    ids=["data plane", "taken over"],
 )
-async def test_a_hundred_clients_that_stop_reading_cost_little(before, most_bytes) -> None:
-    """The replicas send as fast as they are let, and must wait: five hundred would cost a hundred.
+async def test_clients_that_stop_reading_cost_little(before, readers, most_bytes) -> None:
+    """The replicas send as fast as they are let, and must wait. 36 to 50 KiB each were seen.
 
-    Twice that on a connection that asked for something else before: 250 to 325 KiB each were seen there.
+    And 65 to 78 on a connection that asked for something else before, of which aiohttp itself has 28.
     """
     piece = chunk(b"data: " + b"x" * 65_000 + b"\n\n")
 
@@ -59,14 +60,14 @@ async def test_a_hundred_clients_that_stop_reading_cost_little(before, most_byte
             url, admin, _ = await asyncio.to_thread(addresses, process)
             await posted(url, b"{")
             memory, files = resident_bytes(process), open_files(process)
-            for _ in range(READERS):
+            for _ in range(readers):
                 clients.enter_context(await stopped_reader(url, before + post()))
             looks = [0]
-            while len(replica.seen) < READERS or looks[-3:] != [replica.sent_bytes] * 3:
+            while len(replica.seen) < readers or looks[-3:] != [replica.sent_bytes] * 3:
                 looks.append(replica.sent_bytes)
-                assert resident_bytes(process) - memory < most_bytes
+                assert resident_bytes(process) - memory < readers * most_bytes
                 await asyncio.sleep(0.5)  # the sign of back-pressure is that nothing moves for a while
-            assert await running(admin) == READERS
+            assert await running(admin) == readers
             clients.close()
             await until(lambda: open_files(process) <= files + 2, bound_s=20.0)
             assert await running(admin) == 0

@@ -3,15 +3,20 @@
 import asyncio
 import base64
 import gzip
+import ssl
+import weakref
 from itertools import pairwise
 from urllib.parse import urlsplit
 
 import pytest
+import trustme
+import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
 from router.http.connection import ReplicaConnection
 from router.http.exchange import TimedOut, Timeouts
+from router.http.reading import READ_BYTES
 from router.http.upstream import Upstream
 from router.usage import usage
 from tests.fakes import (
@@ -443,11 +448,11 @@ INTERIM = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </x>\
 REPLY = INTERIM + STREAM + CHUNKS
 
 
-async def relayed(pieces, framed):
+async def relayed(pieces, framed, attempt=None):
     upstream = Upstream("127.0.0.1", 1, timeouts=Timeouts(idle_s=None))
     connection, reply, transport = ReplicaConnection(upstream), Kept(framed), FakeTransport()
     connection.connection_made(transport)
-    started = asyncio.ensure_future(connection.started(b"POST", reply, Content(), False))
+    started = asyncio.ensure_future(connection.started(b"POST", reply, attempt or Content(), False))
     await asyncio.sleep(0)
     for piece in pieces:
         connection.data_received(piece)
@@ -515,3 +520,102 @@ async def test_a_connection_that_is_used_again_at_once_is_looked_after_all_the_s
     upstream.given_up(TimedOut("it hangs"))
     with pytest.raises(TimedOut, match="it hangs"):
         await second
+
+
+class Listening(Content):
+    """An attempt that wants all of a reply's body."""
+
+    def __init__(self) -> None:
+        self.ear = self
+        self.body = b""
+
+    def heard(self, piece) -> None:
+        self.body += piece
+
+
+@given(
+    sizes=st.lists(st.sampled_from([1, 700, 3_000, 5_000, 20_000, 33_000, 70_000]), min_size=1, max_size=12),
+    kind=st.sampled_from([b"text/event-stream", b"application/json"]),
+)
+def test_whoever_listens_hears_every_byte_once(sizes, kind):
+    pieces = [bytes([97 + place]) * size for place, size in enumerate(sizes)]
+    body = b"".join(pieces)
+    attempt = Listening()
+    replied = relayed([ok(body, b"Content-Type: " + kind)[: -len(body)], *pieces], True, attempt)
+    ending, reply, _ = asyncio.run(replied)
+    assert reply.body == body
+    assert attempt.body + ending.tail == body
+    assert len(ending.tail) <= 64 * 1024
+
+
+class Stopping(Kept):
+    """A reply whose client takes each piece late."""
+
+    def __init__(self) -> None:
+        super().__init__(True)
+        self.largest_bytes = 0
+
+    def write(self, data) -> None:
+        if self.body:  # what it does not take of the first piece is what tells of it
+            self.largest_bytes = max(self.largest_bytes, len(data))
+        super().write(data)
+        self.source.pause()
+        asyncio.get_running_loop().call_soon(self.resumed)
+
+    def resumed(self) -> None:
+        if self.source is not None:
+            self.source.resume()
+
+
+async def held_back(tls, **server) -> None:
+    body = bytes(range(256)) * 2048
+
+    async def answer(exchange) -> None:
+        await exchange.send(STREAM + chunk(b"data: 1"))
+        await exchange.send(chunk(body) + chunk(b""))
+
+    async with fake_replica(answer) as replica:
+        listening = await asyncio.start_server(replica._connected, "127.0.0.1", 0, **server)
+        port = listening.sockets[0].getsockname()[1]
+        upstream = Upstream("127.0.0.1", port, timeouts=Timeouts(idle_s=None), tls=tls)
+        for _ in range(3):
+            reply = Stopping()
+            async with asyncio.timeout(10):
+                ending = await upstream.exchange(post(), reply, Content())
+            assert ending.whole
+            assert reply.body == chunk(b"data: 1") + chunk(body) + chunk(b"")
+            assert reply.largest_bytes <= READ_BYTES
+        assert replica.connections == 1
+        upstream.close()
+        listening.close()
+        await until(lambda: replica.open == 0)
+
+
+@pytest.mark.parametrize("secured", [False, True], ids=["plain", "TLS"])
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_a_reply_that_must_wait_is_read_in_small_pieces_and_its_connection_used_again(secured, run, tmp_path):
+    tls, server = None, {}
+    if secured:
+        authority = trustme.CA()
+        authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+        tls = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+        server["ssl"] = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert("127.0.0.1").configure_cert(server["ssl"])
+    run(held_back(tls, **server))
+
+
+async def test_an_idle_connection_holds_nothing_of_its_last_exchange():
+    upstream = Upstream("127.0.0.1", 1, timeouts=Timeouts(idle_s=None))
+    connection = ReplicaConnection(upstream)
+    connection.connection_made(FakeTransport())
+    upstream.kept(connection)
+    attempt, reply = Listening(), Kept(True)
+    held = [weakref.ref(attempt), weakref.ref(reply)]
+    attempt.ear = None  # no circle
+    going = asyncio.ensure_future(upstream.exchange(b"POST", reply, attempt))
+    await asyncio.sleep(0)
+    connection.data_received(ok())
+    assert (await going).whole
+    del attempt, reply, going
+    await asyncio.sleep(0)
+    assert [ref() for ref in held] == [None, None]

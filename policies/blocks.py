@@ -12,9 +12,10 @@ import hashlib
 import sys
 from array import array
 from collections.abc import Sequence
+from typing import Final
 
-KEY_BYTES = 16
-TOKEN_BYTES = 4
+KEY_BYTES: Final = 16
+TOKEN_BYTES: Final = 4
 
 
 class Chain:

@@ -6,14 +6,15 @@ kept, counted as an orphan, and can be hit once the parent comes. Not here: how 
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
-_COPY = 1 << 32
+_COPY: Final = 1 << 32
 """One copy in a block's record; the bits below count present blocks that continue it."""
 
-SHARD_OF = bytes(shard for shard in range(54) for _ in range((3, 4, 5, 7)[shard % 4])).ljust(256, b"\0")
+SHARD_OF: Final = bytes(shard for shard in range(54) for _ in range((3, 4, 5, 7)[shard % 4])).ljust(256, b"\0")
 """Dictionaries in place of one, by a byte of what is looked up: a dictionary that grows, or has had as many removed as
 it holds, moves all it holds, of 100,000 blocks for over 10 ms. They are of several sizes, lest all do so at once."""
-SHARDS = max(SHARD_OF) + 1
+SHARDS: Final = max(SHARD_OF) + 1
 
 
 class Copies:

@@ -13,12 +13,14 @@ same. The one rule: what was delivered and never known (an answer, another route
 """
 
 from math import exp
+from typing import Final
 
-STEP = 0.25
-ERRING = 8
-WRONG = 0.04
-LEAST_FACTOR, MOST_FACTOR = 1 / 16, 16.0
-_LEAST_CHANGE = 1 / 64
+STEP: Final = 0.25
+ERRING: Final = 8
+WRONG: Final = 0.04
+LEAST_FACTOR: Final = 1 / 16
+MOST_FACTOR: Final = 16.0
+_LEAST_CHANGE: Final = 1 / 64
 """A limit that moves less than this share of itself stays: resizing is work, and reports come every second."""
 
 

@@ -6,6 +6,7 @@ seconds of any clock that does not go backward. Not here: health checks, sockets
 """
 
 from collections.abc import Collection, Container, Iterable, Sequence
+from typing import Final
 
 from policies.agreement import agreeing_blocks
 from policies.copies import Copies
@@ -17,7 +18,7 @@ from policies.flights import Report as Report
 from policies.index import PrefixIndex
 from policies.types import Replica, Request
 
-_AGE_S = 0.1  # how much older a report may have grown in a row that is used again
+_AGE_S: Final = 0.1  # how much older a report may have grown in a row that is used again
 
 
 class Fleet:

@@ -10,17 +10,17 @@ keys are made.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from policies.blocks import KEY_BYTES
 from policies.copies import Copies
 from policies.errors import FleetError
 from policies.tree import Holder, Path, Tree
 
-SHARED_AFTER = 8
+SHARED_AFTER: Final = 8
 """Blocks followed by at least this many different continuations belong to everybody (a system prompt, tools)."""
 
-COPIES_FOR_SHARE = 1.5
+COPIES_FOR_SHARE: Final = 1.5
 """A shared head deserves this many copies per replica times its share of all prompts. Measured on lesson, tenant and
 Zipf traffic: 1 to 2 are equally good; with ever more, copies of many heads crowd each other out."""
 

@@ -7,17 +7,18 @@ Not here: why the terms are what they are (`prefix_aware` says so beside the for
 # ruff: noqa: FURB136 -- max() and min() cost more than what they compare, for every replica of every request
 
 from collections.abc import Sequence
+from typing import Final
 
 from policies.types import Replica, Request
 
-_RECOMPUTED = 2.0  # a token computed anew also delays those behind it; 1 to 3 are alike, with 5 the warm crowd
-_MOST_PINNED = 0.9
-_FULL = 2.0  # in a full cache it evicts, too; 1 to 3 are alike
-_QUEUE = 2.0  # without it prompts leave warm replicas when all have queues; with 1 the longest prompts wait for others
-_CROWD = 32.0  # with less short prompts wait behind long ones when all have queues, with 48 the longest for all others
-_LONG_TOKENS = 32_768.0  # of a queue, of a prompt: four steps of vLLM's; half and twice as much are alike
-_LEAST_FULLNESS = 0.02  # an empty cache still has to compute the head once; any value up to 0.1 measured the same
-_UNKNOWN_FULLNESS = 0.5  # for shared heads on a replica of unknown size; with .16 they get needless copies
+_RECOMPUTED: Final = 2.0  # a token computed anew also delays those behind it; 1 to 3 are alike, with 5 the warm crowd
+_MOST_PINNED: Final = 0.9
+_FULL: Final = 2.0  # in a full cache it evicts, too; 1 to 3 are alike
+_QUEUE: Final = 2.0  # without it prompts leave warm replicas when all have queues; with 1 the longest wait for others
+_CROWD: Final = 32.0  # with less short prompts wait behind long ones when all have queues, with 48 the longest for all
+_LONG_TOKENS: Final = 32_768.0  # of a queue, of a prompt: four steps of vLLM's; half and twice as much are alike
+_LEAST_FULLNESS: Final = 0.02  # an empty cache still computes the head once; any value up to 0.1 measured the same
+_UNKNOWN_FULLNESS: Final = 0.5  # for shared heads on a replica of unknown size; with .16 they get needless copies
 
 
 def costs(

@@ -8,13 +8,14 @@ Not here: what the facts mean (`policies.index`).
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from policies.agreement import common_blocks
 from policies.blocks import KEY_BYTES
 from policies.copies import Copies
 from policies.runs import Run
 
-_GIVEN_UP = 4096
+_GIVEN_UP: Final = 4096
 
 Path = list[tuple[Run, int]]
 """The runs along a prompt, each with how many of its blocks the prompt covers."""

@@ -15,7 +15,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from policies.types import Choice, Policy, Replica, Request
 from sim.arrivals import Arrival, Workload
@@ -30,8 +30,8 @@ from sim.timed import TimedReplica
 Progress = Callable[[int], None]
 """Told now and then how many requests have ended."""
 
-_TOLD_EVERY = 512
-_NEVER = float("nan")
+_TOLD_EVERY: Final = 512
+_NEVER: Final = float("nan")
 
 
 def simulate(workload: Workload, policy: Policy, setup: Setup, *, progress: Progress | None = None) -> Outcome:

@@ -54,6 +54,13 @@ async def tells_cached(client: aiohttp.ClientSession, url: str, model: str) -> b
     return told.cached_tokens is not None
 
 
+async def asked_afresh(client: aiohttp.ClientSession, url: str, model: str, tokens: int) -> list[int]:
+    """Have the replica compute so many tokens that nobody has sent before; return them. Raises `ProbeError`."""
+    prompt = _fresh(tokens)
+    await _asked(client, url, model, prompt)
+    return prompt
+
+
 def _fresh(tokens: int) -> list[int]:
     return [_LEAST_ID + secrets.randbelow(_MOST_IDS) for _ in range(tokens)]
 

@@ -6,7 +6,6 @@ is something to know. Not here: printing, and watching over time (`health`).
 
 import asyncio
 import hashlib
-import math
 import re
 import ssl
 from collections.abc import Mapping, Sequence
@@ -24,9 +23,7 @@ from router.config import Config
 from router.discovery import Discovery
 from router.engine_metrics import EngineMetrics, parse
 from router.errors import UsageError
-from router.kv_events import KvState
-from router.kv_follow import looked_at
-from router.kv_standing import APPROXIMATE
+from router.kv_check import Listened, listened
 from router.models import cards
 from router.parity import PROBES, Ask, parity
 from router.probes import ProbeError, answer, model_entries, server_of, session
@@ -37,11 +34,6 @@ from router.templates import TemplateError
 from router.tls import host_of, towards, towards_all
 from router.tokenizers import TokenizerError
 
-_EVENTS_S = 2.0
-_AWAY_S = 30.0
-"""How long a router may be away, to restart for instance, and still learn from a replay what it missed."""
-_UNTOLD_PER_S = 100.0
-"""Batches a second of an engine that has not shown how many it sends: one a step at most, 50 to 100 when busy."""
 _TELLS_MISSES = (0, 25)
 """The vLLM version since which a miss is told as 0 cached tokens; older ones say nothing then."""
 _DETAILS = "start vLLM with --enable-prompt-tokens-details"
@@ -285,32 +277,16 @@ async def _proved(found: Checked, client: aiohttp.ClientSession) -> None:
 
 async def _events(config: Config, replicas: list[Checked], client: aiohttp.ClientSession) -> None:
     """What KV events tell of each replica's cache."""
-    roots = {found.name: found.root for found in replicas if found.root}
-    seen = await looked_at(config, roots, client, within_s=_EVENTS_S)
-    for found in replicas:
-        state = seen.get(found.name)
-        if state is None:
-            continue
-        standing = state.standing
-        found.problems += _short_buffer(state)
-        found.cache, found.cache_reason = standing.word, standing.reason
-        if standing.word == APPROXIMATE:
-            found.notes.append(f"{standing.reason}; its cache is known by what is sent to it")
-        if standing.degraded:
-            found.notes.append(f"has KV events that are incomplete: {standing.degraded}")
-
-
-def _short_buffer(state: KvState) -> list[str]:
-    """Whether the replay buffer is smaller than the traffic, as measured where it can be."""
-    kept, per_s = state.buffer_batches, state.batches_per_s
-    lasts_s = kept / (per_s or _UNTOLD_PER_S) if kept is not None else _AWAY_S
-    if lasts_s >= _AWAY_S:
-        return []
-    basis = f"the {per_s:.3g} a second of its busiest seconds" if per_s else "100 a second, as a busy engine sends"
-    wanted = max(10_000, math.ceil(2 * _AWAY_S * (per_s or 0.0)))
-    told = f"keeps only {kept} batches of KV events for a replay, {lasts_s:.2g} s at {basis}"
-    remedy = f'set "buffer_steps":{wanted} in --kv-events-config'
-    return [f"{told}; a router that is away for longer can't catch up: {remedy}"]
+    asked = {
+        found.name: Listened(found.root, found.models[0], found.block_tokens or config.block_tokens)
+        for found in replicas
+        if found.root
+    }
+    for name, heard in (await listened(config, asked, client)).items():
+        found = next(one for one in replicas if one.name == name)
+        found.cache, found.cache_reason = heard.cache, heard.reason
+        found.problems += heard.problems
+        found.notes += heard.notes
 
 
 def _differences(replicas: Sequence[Checked], matters: Mapping[str, str]) -> list[str]:

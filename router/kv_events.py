@@ -33,6 +33,9 @@ _FIRST_RETRY_S, _LONGEST_RETRY_S = 5.0, 240.0
 _TICK_S = 1.0
 _QUIET_S = 60.0
 
+UNHEARD = "has published no KV events yet"
+"""Why a cache is not known whose publisher is connected."""
+
 Ask = Callable[[str, str], Awaitable[tuple[int, bytes]]]
 """Status and body of a GET: the replica's URL and a path. Raises `ProbeError`."""
 
@@ -55,6 +58,7 @@ class _Followed:
     mute_since_s: float | None = None
     """Since when it was sent prompts and tells of none."""
     mute: bool = False
+    endpoints: tuple[str, ...] = ()
     batches: int = 0
     blocks: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
@@ -86,6 +90,7 @@ class _Followed:
             max((pace for publisher in publishers if (pace := publisher.pace.per_s) is not None), default=None),
             dict(sum((publisher.blocks.counts for publisher in publishers), self.blocks)),
             dict(sum((publisher.faults for publisher in publishers), self.faults)),
+            self.endpoints,
         )
 
     def parted(self) -> None:
@@ -202,6 +207,7 @@ class KvEvents:
             followed.wake.clear()
             sources = await self._sources(followed)
             followed.looked = not sources
+            followed.endpoints = tuple(source.endpoint for source in sources)
             if sources:
                 try:
                     await self._listened(followed, sources)
@@ -316,4 +322,4 @@ def _silence(feed: Feed) -> str:
         return f"has something else than a ZMQ publisher at {where}; correct kv_events"
     if feed.link != CONNECTED:
         return f"has KV events at {where}, which can't be reached"
-    return "has published no KV events yet"
+    return UNHEARD

@@ -43,6 +43,8 @@ class KvState:
     """Blocks the events named, by what became of them (`kv_blocks.COUNTED`)."""
     faults: dict[str, int]
     """What was wrong (`kv_publisher.FAULTS`)."""
+    endpoints: tuple[str, ...] = ()
+    """Where its events are listened to, or were when they could not be used; empty where none are known."""
 
 
 def recomputed(event: Stored, seeds: Sequence[str] = (FIXED_SEED, "0")) -> Standing | None:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from fnmatch import fnmatch
 
 import pytest
 from aiohttp import web
@@ -12,8 +11,6 @@ from aiohttp.test_utils import TestServer, unused_port
 from router import check
 from router.check import Checkup, asked_all
 from router.config import load
-from router.kv_events import KvState
-from router.kv_standing import EXACT, Standing
 from router.readers import TINY, local_reader, reader_for
 
 READER = local_reader(TINY, block_tokens=16)
@@ -230,22 +227,3 @@ async def test_without_a_probe_a_few_tokens_are_sent_once():
     told = Told()
     await checked(told)
     assert [len(prompt) for prompt in told.asked] == [4]
-
-
-@pytest.mark.parametrize(
-    ("kept", "per_s", "told"),
-    [
-        (None, 400.0, ""),
-        (10_000, 300.0, ""),
-        (10_000, 400.0, '10000 batches of KV events for a replay, 25 s at the 400 a second * "buffer_steps":24000 in'),
-        (200, 5.0, ""),
-        (100, 5.0, '100 batches of KV events for a replay, 20 s at the 5 a second * "buffer_steps":10000 in'),
-        (10_000, None, ""),
-        (2000, None, "2000 batches of KV events for a replay, 20 s at 100 a second, as a busy engine sends*:10000 in"),
-    ],
-)
-def test_a_replay_buffer_is_measured_by_the_traffic(kept, per_s, told):
-    state = KvState("r1", Standing(EXACT, ""), True, kept, 7, per_s, {}, {})
-    found = check._short_buffer(state)
-    assert len(found) == bool(told)
-    assert all(fnmatch(one, f"keeps only {told} --kv-events-config") for one in found)

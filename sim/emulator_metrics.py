@@ -36,7 +36,7 @@ def exposition(server: Server) -> str:
         page.counter("vllm:request_success", ends, "finished_reason")
         page.histogram("vllm:time_to_first_token_seconds", rank.live.first_token_s)
         page.histogram("vllm:e2e_request_latency_seconds", rank.live.request_s)
-        config = _series("vllm:cache_config_info", _cache_config(engine, rank.number), 1)
+        config = _series("vllm:cache_config_info", _cache_config(engine, rank.number, len(server.ranks)), 1)
         page.said("vllm:cache_config_info", "gauge", [config])
     rejected = _series("vllm:admission_rejections_total", {"model_name": model, "reason": _QUEUE}, server.rejected)
     page.said("vllm:admission_rejections_total", "counter", [rejected])
@@ -77,14 +77,15 @@ class _Page:
         return "\n".join(chain.from_iterable(self._metrics.values())) + "\n"
 
 
-def _cache_config(engine: SimReplica, rank: int) -> dict[str, str]:
+def _cache_config(engine: SimReplica, rank: int, ranks: int) -> dict[str, str]:
+    """vLLM 0.32 tells the blocks of all ranks together, with each of them."""
     cache = engine.cache
     return {
         "block_size": str(cache.block_tokens),
         "enable_prefix_caching": "True",
         "engine": str(rank),
         "kv_cache_size_tokens": str(cache.usable_blocks * cache.block_tokens),
-        "num_gpu_blocks": str(cache.blocks),
+        "num_gpu_blocks": str(ranks * cache.blocks),
         "prefix_caching_hash_algo": ALGORITHM,
     }
 

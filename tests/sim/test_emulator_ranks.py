@@ -61,7 +61,7 @@ async def test_metrics_are_told_apart_by_their_engine(client: aiohttp.ClientSess
         text = await response.text()
     both, first, second = parse(text), parse(text, 0), parse(text, 1)
     assert (both.engines, first.engines, second.engines) == (2, 1, 1)
-    assert first.capacity_blocks == second.capacity_blocks == (both.capacity_blocks or 0) // 2
+    assert first.capacity_blocks == second.capacity_blocks == 400 == (both.capacity_blocks or 0) // 2
     assert (first.hit_tokens_total, second.hit_tokens_total) == (0, 2 * HELD)
     assert both.queried_tokens_total == 4 * len(LONG)
     assert text.count("# TYPE vllm:prefix_cache_hits_total") == 1

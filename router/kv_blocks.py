@@ -9,7 +9,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from policies.blocks import Chain
 from policies.copies import Copies
@@ -18,13 +18,13 @@ from router.kv_runs import NO_ADAPTER, Piece, Runs
 from router.kv_shapes import WireRemoved, WireStored
 from router.kv_wire import Removed, Stored
 
-PIECE_BLOCKS = 256
+PIECE_BLOCKS: Final = 256
 """Blocks taken at once, under a millisecond's work."""
-MOST_BLOCKS = 1_000_000
+MOST_BLOCKS: Final = 1_000_000
 """Blocks remembered of an engine that does not tell its size."""
 _ASIDE_BLOCKS = 65_536
-_NO_EXTRA = [None]
-_FULL_ATTENTION = frozenset((None, "full_attention", "mla_attention", "sink_full_attention"))
+_NO_EXTRA: Final = [None]
+_FULL_ATTENTION: Final = frozenset((None, "full_attention", "mla_attention", "sink_full_attention"))
 """Kinds of attention in which a prompt's prefix is read; an engine of one kind may tell none."""
 
 COUNTED = (

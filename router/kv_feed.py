@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterator
+from typing import Final
 
 import zmq
 import zmq.asyncio
@@ -22,12 +23,12 @@ from router.kv_sources import Source
 
 _log = logging.getLogger("router.kv_events")
 
-_TICK_MS = 1000
-_AT_ONCE_S = 0.001
-_QUEUED = 20_000
+_TICK_MS: Final = 1000
+_AT_ONCE_S: Final = 0.001
+_QUEUED: Final = 20_000
 """Batches that wait in the socket; a publisher drops what is beyond, and that is asked for again."""
-_REPLAYS = 3
-_QUIET_S = 300.0  # the same complaint again only after this long
+_REPLAYS: Final = 3
+_QUIET_S: Final = 300.0  # the same complaint again only after this long
 
 CONNECTING, CONNECTED, REFUSED = "connecting", "connected", "refused"
 

@@ -5,10 +5,11 @@ stretch counts, for a buffer is as long as it is in the busiest hour. Not here: 
 """
 
 import math
+from typing import Final
 
-_STRETCH_S = 5.0
-_LEAST_S = 1.0  # shorter than this says nothing of a pace
-_JUMP_S = 3600.0
+_STRETCH_S: Final = 5.0
+_LEAST_S: Final = 1.0  # shorter than this says nothing of a pace
+_JUMP_S: Final = 3600.0
 
 
 class Pace:

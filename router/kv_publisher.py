@@ -7,6 +7,7 @@ event loop run in between. What is missing is said (`degraded`), not repaired he
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from policies.blocks import Chain
 from policies.fleet import Fleet
@@ -16,7 +17,7 @@ from router.kv_sequence import Sequence, Turn
 from router.kv_standing import Standing, recomputed
 from router.kv_wire import Batch, Event, Removed, Stored, Unusable, WireError, batch, event
 
-_UNREADABLE_IN_A_ROW = 10
+_UNREADABLE_IN_A_ROW: Final = 10
 
 FAULTS = (
     "unreadable",

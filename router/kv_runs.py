@@ -8,19 +8,19 @@ behind a parent that is here, or at the start of a prompt. Not here: where the f
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from policies.blocks import Chain
 from policies.copies import SHARD_OF, SHARDS
 
-RUN_BLOCKS = 256
-_CUT_BLOCKS = 32
-_OPEN_RUNS = 4096  # runs whose end state is kept, 500 bytes each
+RUN_BLOCKS: Final = 256
+_CUT_BLOCKS: Final = 32
+_OPEN_RUNS: Final = 4096  # runs whose end state is kept, 500 bytes each
 
 
 Adapter = tuple[str, int | None]
 """Name of a LoRA adapter, and the engine's number of it since it was loaded last."""
-NO_ADAPTER: Adapter = ("", None)
+NO_ADAPTER: Final[Adapter] = ("", None)
 
 
 class Piece(NamedTuple):

@@ -8,9 +8,10 @@ number that goes back is a repetition or a new process is told by the payload. N
 import zlib
 from array import array
 from enum import Enum
+from typing import Final
 
-_REMEMBERED = 16_384  # batches; more than an engine publishes while its whole replay buffer is read
-_MARKED_BYTES = 4096
+_REMEMBERED: Final = 16_384  # batches; more than an engine publishes while its whole replay buffer is read
+_MARKED_BYTES: Final = 4096
 
 
 class Turn(Enum):

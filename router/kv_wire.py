@@ -7,20 +7,21 @@ integers or bytes on the wire; here they are the low 64 bits, unsigned. Not here
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from router.kv_shapes import WireCleared, WireRemoved, WireStored
 
-MOST_PAYLOAD_BYTES = 640 * 1024
+MOST_PAYLOAD_BYTES: Final = 640 * 1024
 """A larger payload is not read: decoding it would hold up the event loop for over 10 ms. A step of an engine computes
 8,192 to 65,536 tokens, an id takes 5 bytes at most."""
 
-_WHOLE_BYTES = 64 * 1024  # a longer batch is decoded event by event
-_SLICE_ITEMS, _SLICE_BYTES = 64, 32 * 1024  # what is done at once takes well under a millisecond
+_WHOLE_BYTES: Final = 64 * 1024  # a longer batch is decoded event by event
+_SLICE_ITEMS: Final = 64
+_SLICE_BYTES: Final = 32 * 1024  # what is done at once takes well under a millisecond
 _LOW_64 = (1 << 64) - 1
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, MemoryError)
+_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, MemoryError)
 
 
 class WireError(Exception):

@@ -45,6 +45,7 @@ class Accounts:
         self.ears: list[Callable[[Placed, Outcome], None]] = []
         """Who else is told of every request that has ended; nobody as long as nobody asks."""
         self.choice_ears: list[Callable[[Placed], None]] = []
+        self.gone_ears: list[Callable[[str], None]] = []
         self.refusal_ears: list[Callable[[RequestError], None]] = []
 
     def placed(self, placed: Placed, began_s: float) -> None:
@@ -98,6 +99,8 @@ class Accounts:
     def forgotten(self, replica: str) -> None:
         """The replica has left for good."""
         self._tellers = {teller for teller in self._tellers if teller[0] != replica}
+        for ear in self.gone_ears:
+            ear(replica)
 
     def _delivered(self, placed: Placed, told: Usage, word: str) -> int | None:
         """Tokens the replica found cached. Where ours are its tokens, the fleet learns what its belief was worth.

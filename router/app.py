@@ -169,7 +169,7 @@ async def running(config: Config) -> AsyncIterator[Running]:
         admission = admission_of(config.admission, lambda request: fleet.view(request, clock()), clock)
         stalls = await stack.enter_async_context(Stalls())
         families = (*tenants.families, stalls.collect, *([admission.collect] if admission else []))
-        metrics, accounts, losses = counted(
+        metrics, accounts = counted(
             config, stack, clock, policy, seconds, fleet, watcher, events, tenants.door, families
         )
         aside = Aside(lambda: watcher.trials, lambda name: fleet.load(name)[0])
@@ -188,7 +188,7 @@ async def running(config: Config) -> AsyncIterator[Running]:
             contexts=contexts,
             ask=partial(answer, client),
             clock=clock,
-            gone=(metrics.forgotten, losses.forgotten, hits.forgotten, accounts.forgotten),
+            gone=(metrics.forgotten, hits.forgotten, accounts.forgotten),
         )
         await stack.enter_async_context(events)
         await stack.enter_async_context(watcher)

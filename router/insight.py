@@ -54,7 +54,7 @@ def counted(
     events: KvEvents,
     door: Door,
     families: tuple[Callable[[], Iterator[Built]], ...],
-) -> tuple[Metrics, Accounts, Losses]:
+) -> tuple[Metrics, Accounts]:
     """What counts requests, and who is told of them; `families` build what is counted elsewhere."""
     losses = Losses(fleet, clock, ROUTES, blind=not getattr(policy, "uses_prefixes", True), label=door.label)
     shadows = shadowed(config, seconds)
@@ -65,9 +65,11 @@ def counted(
     accounts = Accounts(metrics, watcher, clock, door, fleet=fleet, request_level=level, recorder=recorder)
     adapters = Adapters(fleet, events.reloaded)
     watcher.models_ears.append(adapters.told)
-    accounts.ears += [losses.answered, Doubts(events.disbelieved, clock).ended, adapters.ended]
+    doubts = Doubts(events.disbelieved, clock)
+    accounts.ears += [losses.answered, doubts.ended, adapters.ended]
+    accounts.gone_ears += [losses.forgotten, doubts.forgotten]
     accounts.choice_ears.extend(one.placed for one in shadows)
-    return metrics, accounts, losses
+    return metrics, accounts
 
 
 def shadow_policy(config: Config) -> tuple[Policy, ...]:

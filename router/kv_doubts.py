@@ -30,6 +30,11 @@ class Doubts:
     def __repr__(self) -> str:
         return f"<Doubts {self._misses}>"
 
+    def forgotten(self, name: str) -> None:
+        """The replica has left for good."""
+        self._misses.pop(name, None)
+        self._since_s.pop(name, None)
+
     def ended(self, placed: Placed, outcome: Outcome) -> None:
         delivered = outcome.delivered_tokens
         if delivered is None:

@@ -97,12 +97,16 @@ class Placing:
             choice = self._policy.choose(request, view)
             if isinstance(choice, str):
                 choice = Choice(choice, "policy")
+            if type(choice.reason) is not str:
+                raise TypeError(f"a reason is a text, not {type(choice.reason).__name__}")
             for replica in view:
                 if replica.name == choice.replica:
                     return choice, replica
-            _log.error("the policy chose %r, which was not offered; placed by load instead", choice.replica)
+            told = "the policy %s chose %r, which was not offered; placed by load instead"
+            _log.error(told, type(self._policy).__name__, choice.replica)
         except Exception:
-            _log.exception("the policy failed; this request is placed by load instead")
+            told = "the policy %s failed; this request is placed by load instead"
+            _log.exception(told, type(self._policy).__name__)
         self._policy_failed()
         name = self._fallback.choose(request, view).replica
         return Choice(name, "policy-failed"), next(replica for replica in view if replica.name == name)

@@ -141,14 +141,15 @@ class Recorder:
         self._began_s = clock()
         self._lines = Lines(secrets.token_bytes(32) if salt is None else salt)
         self._waiting: list[Answered] = []
-        self._queued = 0
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="record")
+        self._handed_over = self._written_off = 0
+        """Requests given to the writer, counted on the loop; and those it is done with, counted by itself."""
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="record")
         head = {"schema": SCHEMA, "version": VERSION, "block_tokens": block_tokens, "started_s": time.time()}
         self._append([(b"\n" if _cut_off(self._file) else b"") + orjson.dumps(head) + b"\n"])
 
     def answered(self, request: Request, outcome: Outcome, began_s: float) -> None:
         """A request ended that came at `began_s` on the clock. Called on the event loop; returns at once."""
-        if self._queued + len(self._waiting) >= _MOST_WAITING:
+        if self._handed_over - self._written_off + len(self._waiting) >= _MOST_WAITING:
             self.lost += 1
             return
         if not self._waiting:
@@ -158,7 +159,7 @@ class Recorder:
     def close(self) -> None:
         """Write what waits and close the file."""
         self._hand_over()
-        self._thread.shutdown()
+        self._writer.shutdown()
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -168,13 +169,13 @@ class Recorder:
     def _hand_over(self) -> None:
         batch, self._waiting = self._waiting, []
         if batch:
-            self._queued += len(batch)
-            self._thread.submit(self._written, batch)
+            self._handed_over += len(batch)
+            self._writer.submit(self._written, batch)
 
     def _written(self, batch: list[Answered]) -> None:
         if self._file is not None:
             self._append(map(self._lines.row, batch))
-        self._queued -= len(batch)
+        self._written_off += len(batch)
 
     def _append(self, lines: Iterable[bytes]) -> None:
         file = self._file

@@ -73,6 +73,9 @@ class Vigil:
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
         now_s = loop.time()
+        if len(self._next_s) > len(self._upstreams):  # of those that have left nothing is kept
+            self._next_s = {name: at_s for name, at_s in self._next_s.items() if name in self._upstreams}
+            self._slowest = {name: took for name, took in self._slowest.items() if name in self._upstreams}
         for name, upstream in self._upstreams.items():
             suspect = upstream.silent_s(now_s) >= self._suspect_s
             if suspect and name not in self._asking and now_s >= self._next_s.get(name, 0.0):

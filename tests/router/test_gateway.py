@@ -6,6 +6,7 @@ import socket
 
 import pytest
 
+from policies.types import Choice
 from router.readers import TINY
 from router.sections import ReplicaAddress
 from tests.fakes import (
@@ -471,11 +472,16 @@ async def test_a_policy_that_fails_is_replaced_by_load(monkeypatch, caplog):
         def choose(self, request, replicas):
             return "nobody"
 
+    class Wordless:
+        def choose(self, request, replicas):
+            return Choice(replicas[0].name, 7)
+
     async with fake_replica() as replica, router_over(replica) as up:
-        for policy in (Broken(), Wrong()):
+        for policy in (Broken(), Wrong(), Wordless()):
             monkeypatch.setattr(up.gateway._placing, "_policy", policy)
             assert (await posted(up.url)).status == 200
-        assert "placed by load" in caplog.text
+            assert f"the policy {type(policy).__name__} " in caplog.text
+        assert caplog.text.count("placed by load") == 3
         assert 'reason="policy-failed"' in up.metrics.exposition().decode()
 
 

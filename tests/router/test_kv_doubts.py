@@ -55,3 +55,18 @@ def test_one_cached_token_begins_anew() -> None:
 )
 def test_what_proves_nothing(nothing: dict[str, object]) -> None:
     assert disbelieved(*[replace(MISS, **nothing)] * 5) == []
+
+
+def test_nothing_is_kept_of_a_replica_that_has_left() -> None:
+    found: list[str] = []
+    fleet = fleet_of("r1")
+    ends_s = count(1000)
+    doubts = Doubts(found.append, lambda: next(ends_s))
+    for _ in range(2):
+        doubts.ended(placed(fleet, "r1"), MISS)
+    doubts.forgotten("r1")
+    for _ in range(2):
+        doubts.ended(placed(fleet, "r1"), MISS)
+    assert found == []
+    doubts.ended(placed(fleet, "r1"), MISS)
+    assert found == ["r1"]

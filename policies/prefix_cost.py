@@ -7,6 +7,7 @@ Not here: why the terms are what they are (`prefix_aware` says so beside the for
 # ruff: noqa: FURB136 -- max() and min() cost more than what they compare, for every replica of every request
 
 from collections.abc import Sequence
+from math import inf
 from typing import Final
 
 from policies.types import Replica, Request
@@ -28,10 +29,13 @@ def costs(
     block_tokens, prompt_tokens = request.block_tokens, request.prompt_tokens
     shared = replicas[0].shared_blocks * block_tokens
     scarce = replicas[0].scarce_blocks * block_tokens
-    count = len(replicas)
-    least = min([replica.pending_prefill_tokens / replica.weight for replica in replicas])
-    crowd = (1.0 + _CROWD * least / (least + _LONG_TOKENS)) * _LONG_TOKENS
-    crowd *= count / (sum([replica.in_flight for replica in replicas]) + count)
+    least, crowded = inf, len(replicas)
+    for replica in replicas:
+        crowded += replica.in_flight
+        pending = replica.pending_prefill_tokens / replica.weight
+        if pending < least:
+            least = pending
+    crowd = (1.0 + _CROWD * least / (least + _LONG_TOKENS)) * _LONG_TOKENS * (len(replicas) / crowded)
     whole = float(prompt_tokens)
     queue = _QUEUE / (prompt_tokens or 1)
     found: list[float] = []

@@ -39,8 +39,7 @@ async def lived(config: Config, again: Callable[[], Config], file: Path | None =
         loop.add_signal_handler(number, told)
     loop.add_signal_handler(signal.SIGHUP, hung_up.set)
     async with running(config) as up:
-        gc.collect()
-        gc.freeze()  # what a router is made of stays: looking through it again and again would hold the loop
+        gc.freeze()  # what a router is made of stays: looking through it even once would hold the loop for 50 ms
         tasks = [asyncio.create_task(_reread_on(hung_up, up, again), name="SIGHUP")]
         if file is not None:
             tasks.append(asyncio.create_task(_watched(file, hung_up), name=f"watches {file.name}"))

@@ -215,3 +215,13 @@ async def test_text_that_cannot_be_read_says_so(body: Any) -> None:
 def test_readers_say_how_they_read(reader: ReplicaReader) -> None:
     assert reader.describe() == "through a replica's /tokenize"
     assert TextReader(block_tokens=16).describe() == "by text, four bytes to a token (approximate)"
+
+
+@pytest.mark.parametrize(("size_bytes", "at_once"), [(1_000, True), (1_000_000, False)])
+async def test_a_long_text_is_not_read_on_the_loop(size_bytes: int, at_once: bool) -> None:
+    body = {"prompt": "word " * (size_bytes // 5)}
+    reading = asyncio.ensure_future(TextReader(block_tokens=16).read(COMPLETIONS, body, ROOT))
+    await asyncio.sleep(0)
+    assert reading.done() is at_once
+    prompt = await reading
+    assert len(prompt.blocks) == prompt.tokens // 16 - (prompt.tokens % 16 == 0)

@@ -167,7 +167,7 @@ async def running(config: Config) -> AsyncIterator[Running]:
         models = Models(readers.of)
         tenants = await wired(config, os.environ, clock, stack, watcher, client)
         admission = admission_of(config.admission, lambda request: fleet.view(request, clock()), clock)
-        stalls = await stack.enter_async_context(Stalls())
+        stalls = Stalls()
         families = (*tenants.families, stalls.collect, *([admission.collect] if admission else []))
         metrics, accounts = counted(
             config, stack, clock, policy, seconds, fleet, watcher, events, tenants.door, families
@@ -205,6 +205,7 @@ async def running(config: Config) -> AsyncIterator[Running]:
             "serving %s with %s over %d replicas; admin on %s", up.url, config.policy.name, len(upstreams), admin_url
         )
         _log.info("%s", tenants.told)
+        await stack.enter_async_context(stalls)  # last: what takes long while it starts holds up nobody
         yield up
 
 

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from policies.blocks import KEY_BYTES
 from policies.copies import Copies
 from policies.errors import FleetError
+from policies.runs import Run
 from policies.tree import Holder, Path, Tree
 
 SHARED_AFTER: Final = 8
@@ -81,12 +82,12 @@ class PrefixIndex:
     def lost(self, name: str, firsts: Collection[bytes]) -> None:
         """What the replica was believed to hold of prompts that begin with one of these blocks is gone."""
         holder = self._changed(name)
-        for run in list(holder.depths):  # oldest first: children before parents
-            start = run
-            while start.parent is not None:
-                start = start.parent
-            if start.first in firsts:
-                self._tree.shrink(holder, run, 0)
+        gone: dict[Run, None] = {}
+        for run in reversed(holder.depths):  # youngest first: parents before children
+            if run.first in firsts if run.parent is None else run.parent in gone:
+                gone[run] = None
+        for run in reversed(gone):
+            self._tree.shrink(holder, run, 0)
 
     # -- belief ----------------------------------------------------------------------------------------------------
 

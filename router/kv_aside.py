@@ -40,7 +40,7 @@ class Aside:
         """One copy of a block that waits is gone; False when none waits."""
         if not self._copies[found]:
             return False
-        self._copies[found] -= 1
+        self._one_less(found)
         return True
 
     def continuing(self, hashes: Sequence[int], gone: list[int]) -> list[Piece]:
@@ -56,10 +56,13 @@ class Aside:
         self._blocks -= len(piece.hashes)
         gone = []
         for found in piece.hashes:
-            if self._copies[found] > 0:
-                self._copies[found] -= 1
+            if self._copies[found]:
+                self._one_less(found)
             else:
                 gone.append(found)
-        if not self._blocks:
-            self._copies.clear()
         return gone
+
+    def _one_less(self, found: int) -> None:
+        self._copies[found] -= 1
+        if not self._copies[found]:
+            del self._copies[found]

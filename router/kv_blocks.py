@@ -22,12 +22,12 @@ PIECE_BLOCKS: Final = 256
 """Blocks taken at once, under a millisecond's work."""
 MOST_BLOCKS: Final = 1_000_000
 """Blocks remembered of an engine that does not tell its size."""
-_ASIDE_BLOCKS = 65_536
+_ASIDE_BLOCKS: Final = 65_536
 _NO_EXTRA: Final = [None]
 _FULL_ATTENTION: Final = frozenset((None, "full_attention", "mla_attention", "sink_full_attention"))
 """Kinds of attention in which a prompt's prefix is read; an engine of one kind may tell none."""
 
-COUNTED = (
+COUNTED: Final = (
     "stored",
     "removed",
     "removed_unknown",
@@ -73,8 +73,6 @@ class EngineBlocks:
         self._runs = Runs(1, 1)
         self._without_key: Counter[int] = Counter()
         self._aside = Aside(_ASIDE_BLOCKS)
-        self._newest: dict[str, int | None] = {}
-        """The number of each adapter that was told last."""
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -96,10 +94,7 @@ class EngineBlocks:
         self._sized(event.block_tokens)
         readable, salt = _readable(event)
         parent, root = event.parent, None
-        adapter = NO_ADAPTER
-        if event.adapter:
-            adapter = event.adapter, event.adapter_number
-            self._newest[event.adapter] = event.adapter_number
+        adapter = (event.adapter, event.adapter_number) if event.adapter else NO_ADAPTER
         if parent is None:
             root = self._root(event.adapter or "", salt)
         size = event.block_tokens
@@ -210,7 +205,7 @@ class EngineBlocks:
         vLLM makes the path a part of each block's hash (from 0.31), and evicts these blocks as they grow old. Where the
         engine numbers the adapter anew, what it told under the new number stays.
         """
-        for keys in self._runs.adapter_removed(adapter, self._newest.get(adapter)):
+        for keys in self._runs.adapter_removed(adapter):
             self.counts["reloaded"] += len(keys)
             if keys:
                 self._tell_removed(keys)
@@ -221,7 +216,6 @@ class EngineBlocks:
         self._runs = Runs(1, 1)
         self._without_key.clear()
         self._aside = Aside(_ASIDE_BLOCKS)
-        self._newest.clear()
         self._group = self.engine_block_tokens = None
 
     # -- what counts -----------------------------------------------------------------------------------------------

@@ -275,10 +275,10 @@ class Runs:
                     self.removed([found] * (copies - 1), keys)
         return keys
 
-    def adapter_removed(self, adapter: str, newest: int | None) -> Iterator[list[bytes]]:
+    def adapter_removed(self, adapter: str) -> Iterator[list[bytes]]:
         """Give up an adapter's blocks, those of its newest number only if there are no others; keys, in parts."""
-        numbers = {run.adapter[1] for run in self._runs.values() if run.adapter[0] == adapter}
-        gone = numbers - {newest} or numbers
+        numbers = [run.adapter[1] for run in self._runs.values() if run.adapter[0] == adapter]  # the newest run's last
+        gone = set(numbers) - set(numbers[-1:]) or set(numbers)
         for shard in self._where:
             keys: list[bytes] = []
             for found, number in list(shard.items()):

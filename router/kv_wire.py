@@ -20,7 +20,7 @@ MOST_PAYLOAD_BYTES: Final = 640 * 1024
 _WHOLE_BYTES: Final = 64 * 1024  # a longer batch is decoded event by event
 _SLICE_ITEMS: Final = 64
 _SLICE_BYTES: Final = 32 * 1024  # what is done at once takes well under a millisecond
-_LOW_64 = (1 << 64) - 1
+_LOW_64: Final = (1 << 64) - 1
 _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, MemoryError)
 
 
@@ -177,7 +177,7 @@ def event(item: Any) -> Event:
         return Unusable("malformed")
 
 
-_FIELDS: dict[Any, tuple[str, ...]] = {
+_FIELDS: Final[dict[Any, tuple[str, ...]]] = {
     "BlockStored": (
         "block_hashes",
         "parent_block_hash",
@@ -209,7 +209,7 @@ def _stored(fields: dict[str, Any]) -> Stored | Unusable:
         adapter = "" if fields.get("lora_id") is None else None
     elif type(adapter) is not str:
         return Unusable("malformed")
-    kind = fields.get("kv_cache_spec_kind")
+    kind, number = fields.get("kv_cache_spec_kind"), fields.get("lora_id")
     return Stored(
         hashes,
         None if parent is None else _hash(parent),
@@ -220,7 +220,7 @@ def _stored(fields: dict[str, Any]) -> Stored | Unusable:
         fields.get("medium") or "GPU",
         _group(fields),
         kind if type(kind) is str else None,
-        fields.get("lora_id"),
+        number if type(number) is int else None,
     )
 
 

@@ -146,6 +146,14 @@ class Histories(RuleBasedStateMachine):
             self.index.cleared(name)
             self.held[name], self.hoped[name] = set(), set()
 
+    @precondition(lambda self: self.held)
+    @rule(name=names, firsts=st.sets(st.integers(0, 2)))
+    def lose(self, name: str, firsts: set[int]) -> None:
+        if name in self.held:
+            self.index.lost(name, {keys([first])[0] for first in firsts})
+            for prefixes in (self.held[name], self.hoped[name]):
+                prefixes -= {prefix for prefix in prefixes if prefix[0] in firsts}
+
     def forget(self, name: str) -> None:
         """Which prefixes went is the index's affair; that only as many went as had to is checked here."""
         capacity = self.capacity[name]

@@ -40,8 +40,20 @@ class Engine:
             told=lambda: self.fleet.telling("r1"),
         )
 
-    def stored(self, hashes, tokens, parent=None, size=4, extra=None, adapter="", medium="GPU", group=0, kind=None):
-        event = Stored(list(hashes), parent, list(tokens), size, extra, adapter, medium, group, kind)
+    def stored(
+        self,
+        hashes,
+        tokens,
+        parent=None,
+        size=4,
+        extra=None,
+        adapter="",
+        medium="GPU",
+        group=0,
+        kind=None,
+        number=None,
+    ):
+        event = Stored(list(hashes), parent, list(tokens), size, extra, adapter, medium, group, kind, number)
         for _ in self.blocks.stored(event):
             pass
 
@@ -114,6 +126,7 @@ def test_what_waits_is_bounded(monkeypatch):
     for number in range(100, 200):
         engine.stored([number], A, parent=number + 1000)
     assert repr(engine.blocks).endswith("10 aside>")
+    assert len(engine.blocks._aside._copies) == 10
 
 
 def test_adapters_and_salts_are_prompts_of_their_own():
@@ -128,6 +141,21 @@ def test_adapters_and_salts_are_prompts_of_their_own():
     assert engine.matched(A + C + D, salt="tenant-a") == 3
     assert engine.matched(A + C, salt="tenant-b") == 0
     assert engine.matched(A + C, adapter="sql", salt="tenant-a") == 2
+
+
+def test_an_adapter_loaded_from_elsewhere_has_what_was_told_since():
+    engine = Engine()
+    engine.stored([1, 2], A + B)
+    for number in (1, 2):  # of the number told last there may be blocks from before as well as since
+        engine.stored([10 * number, 10 * number + 1], A + C, adapter="sql", number=number)
+    engine.stored([30, 31], A + D, adapter="poems", number=3)
+    for left in (1, 0):
+        for _ in engine.blocks.reloaded("sql"):
+            pass
+        assert engine.blocks._runs.copies == 4 + 2 * left
+        assert engine.matched(A + C, adapter="sql") == 2 * left
+    assert engine.matched(A + B) == engine.matched(A + D, adapter="poems") == 2
+    assert engine.counts == {"stored": 8, "reloaded": 4}
 
 
 def test_tagged_extra_keys():

@@ -73,6 +73,13 @@ def test_an_adapter_without_a_name_is_unknown_not_absent():
     assert [event.adapter for event in events(pack([1.0, [legacy, legacy[:5]]]))] == [None, ""]
 
 
+@pytest.mark.parametrize("number", [[7], {}, "7", 7.0, True, None], ids=str)
+def test_an_adapters_number_is_a_number_or_unknown(number):
+    named = ["BlockStored", [1], None, [1, 2], 2, number, "GPU", "sql"]
+    (found,) = events(pack([1.0, [named]]))
+    assert (found.adapter, found.adapter_number) == ("sql", None)
+
+
 @pytest.mark.parametrize(
     "broken",
     [

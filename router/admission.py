@@ -12,7 +12,7 @@ import contextlib
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
-from typing import Any
+from typing import Any, Final
 
 from policies.fairness import DeficitRounds
 from policies.types import Replica, Request
@@ -24,9 +24,9 @@ from router.sections import Admission as Rules
 
 View = Callable[[Request], tuple[Replica, ...]]
 
-PACE_S = 20.0
+PACE_S: Final = 20.0
 """About the time over which the queue's pace is averaged."""
-FEWEST = 3
+FEWEST: Final = 3
 """So many must have left the queue before its pace is known."""
 
 

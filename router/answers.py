@@ -7,7 +7,7 @@ The one rule: what is in doubt is not entered. Not here: how a streamed answer i
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -16,10 +16,10 @@ from policies.values import Value
 from router.prompt_cache import Prefix
 from router.tokenizers import Tokenizer, TokenizerError
 
-_MOST_INLINE = 8 * 1024  # characters; a longer answer takes over half a millisecond to tokenize and hash
+_MOST_INLINE: Final = 8 * 1024  # characters; a longer answer takes over half a millisecond to tokenize and hash
 
-_USER = {"role": "user", "content": "What is it?"}
-_ANSWER = "A store of blocks.\n\n- **KV** blocks"
+_USER: Final = {"role": "user", "content": "What is it?"}
+_ANSWER: Final = "A store of blocks.\n\n- **KV** blocks"
 
 
 class Closing(Value, frozen=True):

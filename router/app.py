@@ -114,7 +114,7 @@ def _gateway(
 ) -> Gateway:
     return Gateway(
         fleet=fleet,
-        placing=Placing(fleet, policy, metrics, clock, aside, admission.room if admission else None),
+        placing=Placing(fleet, policy, metrics.policy_failed, clock, aside, admission.room if admission else None),
         upstreams=upstreams,
         admission=admission,
         retries=Retries(

@@ -6,14 +6,15 @@ stands aside is chosen all the same. Not here: replicas that are out (`hysteresi
 """
 
 from collections.abc import Callable, Collection, Set
+from typing import Final
 
-FAILED_S = 0.5
+FAILED_S: Final = 0.5
 """How long a replica that failed a request is no longer the favourite of the next."""
-BUSY_S = 0.25
-LONGEST_BUSY_S = 5.0
+BUSY_S: Final = 0.25
+LONGEST_BUSY_S: Final = 5.0
 """A Retry-After is meant for clients; a router soon sees by itself whether there is room again."""
 
-_NOBODY: frozenset[str] = frozenset()
+_NOBODY: Final[frozenset[str]] = frozenset()
 
 
 class Aside:
@@ -31,6 +32,12 @@ class Aside:
 
     def __repr__(self) -> str:
         return f"<Aside {' '.join(sorted({*self._until_s, *self._silent, *self._before_trial})) or 'nobody'}>"
+
+    def rehearsal(self) -> "Aside":
+        """A twin for dry runs: it knows what this one knows, and a replica on trial stays as it is."""
+        twin = Aside(self._trials, self._in_flight)
+        twin._before_trial, twin._until_s, twin._silent = self._before_trial, self._until_s, self._silent
+        return twin
 
     def failed(self, name: str, now_s: float) -> None:
         self._hold(name, now_s + FAILED_S)

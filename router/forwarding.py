@@ -4,11 +4,13 @@ The one rule: the client's bytes go on as they came; added are forwarding header
 credential the router's own where there is one (RFC 9110 §7.6, de-facto `X-Forwarded-*`). Not here: sending.
 """
 
+from typing import Final
+
 from router.http.messages import Call
 from router.http.upstream import Upstream
 from router.tenants import CREDENTIALS
 
-_FOR = b"x-forwarded-for"
+_FOR: Final = b"x-forwarded-for"
 
 
 class Forwarding:

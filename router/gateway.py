@@ -6,7 +6,7 @@ tried only while nothing of a reply has reached the client. Not here: sockets (`
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from policies.fleet import Fleet
 from policies.types import Request
@@ -27,7 +27,7 @@ from router.retries import Retries
 from router.tenants import Door, Guest
 from router.turns import Turns
 
-TENANT = b"x-router-tenant"
+TENANT: Final = b"x-router-tenant"
 """Header in which an operator names the tenant of a dry run, on the admin port only."""
 
 Read = tuple[Request, Prompt, Call, Turn | None]

@@ -6,10 +6,11 @@ The packages of this distribution have everyday names, so a folder of the same n
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
-_BESIDE = ("policies", "sim")
-DISTRIBUTION = "prefix-router"
-_HERE = Path(__file__).resolve().parent
+_BESIDE: Final = ("policies", "sim")
+DISTRIBUTION: Final = "prefix-router"
+_HERE: Final = Path(__file__).resolve().parent
 
 
 def conflicts(here: Path = _HERE) -> list[str]:

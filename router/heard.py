@@ -8,48 +8,22 @@ or too long, is given up. Not here: which blocks the text makes (`answers`).
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
 from policies.fleet import Fleet
 from policies.types import Request
-from policies.values import Loose
 from router.answers import Answer, answer_of
+from router.heard_events import Event, Usage, events
 from router.prompt_bodies import Prompt
 
-_log = logging.getLogger("router.heard")
+_log: Final = logging.getLogger("router.heard")
 
-_SLICE_BYTES = 64 * 1024  # of a stream, read at once: 0.2 ms
-_MOST_BYTES = 256 * 1024  # of a reply in one piece; characters of a stream's text
-_MOST_THREADED = 64  # answers on their way to a thread; what comes beyond is not entered
+_SLICE_BYTES: Final = 64 * 1024  # of a stream, read at once: 0.2 ms
+_MOST_BYTES: Final = 256 * 1024  # of a reply in one piece; characters of a stream's text
+_MOST_THREADED: Final = 64  # answers on their way to a thread; what comes beyond is not entered
 _BEFORE, _BETWEEN, _BEHIND, _DONE = b"data: ", b"\n\ndata: ", b"\n\n", b"data: [DONE]"
-
-
-class _Delta(Loose):
-    content: str | None = None
-    tool_calls: list[msgspec.Raw] | None = None
-    reasoning: str | None = None
-    reasoning_content: str | None = None
-
-
-class _Choice(Loose):
-    delta: _Delta
-    index: int = 0
-    finish_reason: str | None = None
-    stop_reason: msgspec.Raw = msgspec.Raw(b"null")
-
-
-class _Usage(Loose):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-
-
-class _Event(Loose):
-    choices: list[_Choice]
-    usage: _Usage | None = None
-
-
-_events = msgspec.json.Decoder(list[_Event])
 
 
 class Heard:
@@ -77,7 +51,7 @@ class Heard:
         self._spoken = 0
         """Events that had text: tokens, of an engine that sends each by itself."""
         self._finished: str | None = None
-        self._usage: _Usage | None = None
+        self._usage: Usage | None = None
 
     def __repr__(self) -> str:
         return f"<Heard {self._bytes} bytes>"  # none of the text
@@ -103,7 +77,7 @@ class Heard:
         self._read(last=True)
         if self._given_up or self._finished != "stop":
             return None
-        told = self._usage or _Usage()
+        told = self._usage or Usage()
         # Without a count by the engine: each event was a token if the text makes as many; the end is one more.
         tokens = self._spoken + 1 if told.completion_tokens is None else told.completion_tokens
         return Answer("".join(self._text), told.prompt_tokens, tokens)
@@ -126,12 +100,12 @@ class Heard:
             self._give_up()
             return
         try:
-            for event in _events.decode(b"[" + data[len(_BEFORE) : end].replace(_BETWEEN, b",") + b"]"):
+            for event in events.decode(b"[" + data[len(_BEFORE) : end].replace(_BETWEEN, b",") + b"]"):
                 self._take(event)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
             self._give_up()
 
-    def _take(self, event: _Event) -> None:
+    def _take(self, event: Event) -> None:
         self._usage = event.usage or self._usage
         if not event.choices:
             return

@@ -7,7 +7,7 @@ these tables grow; beyond so many names all others are `other`. Not here: Promet
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -18,10 +18,10 @@ from router.openai import ROUTES
 from router.placing import Placed
 from router.prompt_heads import Heads
 
-_NAMES = 256
-_LONGEST_NAME = 64
-_OPEN = 20_000
-_ROWS = 5_000
+_NAMES: Final = 256
+_LONGEST_NAME: Final = 64
+_OPEN: Final = 20_000
+_ROWS: Final = 5_000
 
 Where = tuple[str, str, str]
 

@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from policies.fleet import Fleet
 from policies.plugins import load
@@ -31,7 +31,7 @@ from router.tenants import Door
 if TYPE_CHECKING:
     from router.shadow import Shadow
 
-_SENT_S = 5.0  # for the last spans, when the router ends
+_SENT_S: Final = 5.0  # for the last spans, when the router ends
 
 
 def recording(config: Config, clock: Callable[[], float], stack: AsyncExitStack) -> Recorder | None:

@@ -21,7 +21,7 @@ from router.kv_replay import ReplayError, options, replayed
 from router.kv_sequence import Turn
 from router.kv_sources import Source
 
-_log = logging.getLogger("router.kv_events")
+_log: Final = logging.getLogger("router.kv_events")
 
 _TICK_MS: Final = 1000
 _AT_ONCE_S: Final = 0.001

@@ -19,7 +19,7 @@ from router.kv_wire import Batch, Event, Removed, Stored, Unusable, WireError, b
 
 _UNREADABLE_IN_A_ROW: Final = 10
 
-FAULTS = (
+FAULTS: Final = (
     "unreadable",
     "foreign",
     "malformed",

@@ -12,19 +12,20 @@ are counted too. Only requests that were answered count. Not here: the sums them
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from policies.fleet import Fleet
 from router.families import Built, Labels, added, counter, folded
 from router.metrics import OTHER, Outcome
 from router.placing import Placed
 
-_log = logging.getLogger("router.losses")
+_log: Final = logging.getLogger("router.losses")
 
 WORKLOAD, LOAD, ROUTING, STALE, UNREADABLE = "workload", "load", "routing", "stale", "unreadable"
 
-_LABEL_VALUES = 256  # distinct models before the rest are "other"
-_QUIET_S = 600.0  # the same complaint again only after this long
-_UNWILLING = frozenset(["policy-failed"])  # reasons of choices that no policy made
+_LABEL_VALUES: Final = 256  # distinct models before the rest are "other"
+_QUIET_S: Final = 600.0  # the same complaint again only after this long
+_UNWILLING: Final = frozenset(["policy-failed"])  # reasons of choices that no policy made
 
 
 class Losses:

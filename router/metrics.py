@@ -8,6 +8,7 @@ scrapes. Not here: what a replica reports of itself (`engine_metrics`).
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
 from prometheus_client.metrics_core import Metric
@@ -24,8 +25,8 @@ from router.hysteresis import CLOSED, OPEN, STARTING, TRIAL
 from router.kv_events import KvEvents
 from router.kv_standing import WORDS
 
-_LABEL_VALUES = 256  # distinct models, and distinct reasons, before the rest are "other"
-OTHER = "other"
+_LABEL_VALUES: Final = 256  # distinct models, and distinct reasons, before the rest are "other"
+OTHER: Final = "other"
 
 
 class Outcome(Value, frozen=True):
@@ -48,8 +49,8 @@ class Outcome(Value, frozen=True):
     retries: int
 
 
-_TOKENS = ("prompt", "available", "predicted", "delivered", "output")
-_STATES = (STARTING, OPEN, TRIAL, CLOSED)
+_TOKENS: Final = ("prompt", "available", "predicted", "delivered", "output")
+_STATES: Final = (STARTING, OPEN, TRIAL, CLOSED)
 
 
 _Key = tuple[str, str, str, str, str, str, str, str]

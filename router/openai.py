@@ -5,7 +5,7 @@ Paths are those of vLLM 0.32's API server. Not here: prompts (`router.prompts`),
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -14,10 +14,10 @@ from router.errors import BadRequest, NotServed
 from router.http.messages import Call
 from router.prompt_bodies import BYTES_PER_TOKEN, NOT_RUN, POOLING, are_ids
 
-CHAT = "/v1/chat/completions"
-COMPLETIONS = "/v1/completions"
+CHAT: Final = "/v1/chat/completions"
+COMPLETIONS: Final = "/v1/completions"
 
-JSON_ROUTES = frozenset(
+JSON_ROUTES: Final = frozenset(
     [
         CHAT,
         COMPLETIONS,
@@ -39,13 +39,13 @@ JSON_ROUTES = frozenset(
 )
 """Paths whose body must be a JSON object; a body that is not one is answered 400 here."""
 
-FORM_ROUTES = frozenset(["/v1/audio/transcriptions", "/v1/audio/translations"])
+FORM_ROUTES: Final = frozenset(["/v1/audio/transcriptions", "/v1/audio/translations"])
 """Paths whose body is a multipart form with a `model` field."""
 
-ROUTES = tuple(sorted(JSON_ROUTES | FORM_ROUTES | {"/v1/audio/speech", "/v1/models"}))
+ROUTES: Final = tuple(sorted(JSON_ROUTES | FORM_ROUTES | {"/v1/audio/speech", "/v1/models"}))
 """Every path the router knows by name, for metric labels."""
 
-CONTROL = frozenset(
+CONTROL: Final = frozenset(
     [
         "/metrics",
         "/reset_prefix_cache",
@@ -72,7 +72,7 @@ CONTROL = frozenset(
 )
 """Paths that steer or expose one engine: sent to a replica of the router's choosing they do harm, so they never are."""
 
-_FORM_MODEL = re.compile(rb'name="model"(?:\r\n[^\r\n]+)*\r\n\r\n([^\r\n]{1,512})\r\n')
+_FORM_MODEL: Final = re.compile(rb'name="model"(?:\r\n[^\r\n]+)*\r\n\r\n([^\r\n]{1,512})\r\n')
 
 
 class Ask(Value, frozen=True):

@@ -6,8 +6,8 @@ here: sending, and who is healthy.
 
 import logging
 from collections.abc import Callable, Mapping
-from copy import copy, deepcopy
-from typing import Any
+from copy import deepcopy
+from typing import Any, Final
 
 from policies.fleet import Fleet
 from policies.least_loaded import LeastLoaded
@@ -17,12 +17,11 @@ from router.admission import Room
 from router.aside import Aside
 from router.errors import NoReplicaAvailable, NotImplementedHere, ReplicaTimedOut, ReplicaUnreachable, RequestError
 from router.http.exchange import TimedOut, UpstreamError
-from router.metrics import Metrics
 from router.prompts import Prompt
 
-_log = logging.getLogger("router.placing")
+_log: Final = logging.getLogger("router.placing")
 
-_RETRY_AFTER_S = 2
+_RETRY_AFTER_S: Final = 2
 
 
 class Placed(Value, frozen=True):
@@ -43,17 +42,17 @@ class Placing:
         self,
         fleet: Fleet,
         policy: Policy,
-        metrics: Metrics,
+        policy_failed: Callable[[], None],
         clock: Callable[[], float],
         aside: Aside,
         room: Room | None,
     ) -> None:
-        """`room` is what a replica may have at a time, where that is limited."""
+        """`policy_failed` is told of failures; `room` is what a replica may have at a time, where that is limited."""
         self._fleet = fleet
         self._aside = aside
         self._room = room
         self._policy = policy
-        self._policy_failed = metrics.policy_failed
+        self._policy_failed = policy_failed
         self._clock = clock
         self._fallback = LeastLoaded()
 
@@ -69,16 +68,15 @@ class Placing:
 
         Raises `NotImplementedHere` when the policy can't be copied.
         """
-        twin = copy(self)
         try:
-            twin._policy, twin._fallback = deepcopy((self._policy, self._fallback))
+            policy, fallback = deepcopy((self._policy, self._fallback))
         except Exception as error:  # a plug-in may hold anything
             raise NotImplementedHere(
                 f"the policy can't be copied ({type(error).__name__}), and asked itself it would remember a dry run;"
                 " give it a __deepcopy__"
             ) from error
-        twin._aside = copy(self._aside)
-        twin._policy_failed = _nothing
+        twin = Placing(self._fleet, policy, _nothing, self._clock, self._aside.rehearsal(), self._room)
+        twin._fallback = fallback
         return twin
 
     def _view(self, request: Request, failed: Mapping[str, UpstreamError]) -> tuple[Replica, ...]:

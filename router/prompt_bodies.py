@@ -4,19 +4,19 @@ The one rule: nothing here costs more than a walk over the body's members. Not h
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from policies.blocks import Chain
 from policies.values import Value
 from router.answers import Answer, Open, answer_blocks
 from router.chat import NotText, part_text
 
-BYTES_PER_TOKEN = 4  # of English text, roughly; for prompts that can't be tokenized
+BYTES_PER_TOKEN: Final = 4  # of English text, roughly; for prompts that can't be tokenized
 
-LONGEST_TEXT = 8 * 1024 * 1024
+LONGEST_TEXT: Final = 8 * 1024 * 1024
 """Characters; a longer prompt fits no engine's context. It is served all the same, but placed by load."""
 
-POOLING = frozenset(
+POOLING: Final = frozenset(
     [
         "/v1/embeddings",
         "/v1/rerank",
@@ -31,7 +31,7 @@ POOLING = frozenset(
 )
 """Routes whose requests can't read the prefix cache, so they are placed by load (vLLM 0.32 skips the look-up)."""
 
-NOT_RUN = frozenset(
+NOT_RUN: Final = frozenset(
     [
         "/tokenize",
         "/detokenize",
@@ -43,7 +43,7 @@ NOT_RUN = frozenset(
 """Routes that only tokenize: no engine runs, no cache is read or filled."""
 
 
-PLAIN = frozenset(
+PLAIN: Final = frozenset(
     [
         "model",
         "messages",
@@ -175,7 +175,7 @@ def truncation(body: Mapping[str, Any]) -> int | None:
     return limit if type(limit) is int and limit > 0 else None
 
 
-_TEXTS = ("messages", "prompt", "input", "system", "instructions", "text")
+_TEXTS: Final = ("messages", "prompt", "input", "system", "instructions", "text")
 
 
 def text_size(body: Mapping[str, Any]) -> int:

@@ -8,13 +8,14 @@ bounded in bytes, least recently used first out, and a prefix never before those
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import ClassVar, Final
 
 import numpy as np
 
 from policies.blocks import KEY_BYTES, Chain
 from policies.values import Value
 
-_KEY = np.dtype(("V", KEY_BYTES))
+_KEY: Final = np.dtype(("V", KEY_BYTES))
 
 
 class Prefix(Value, frozen=True):
@@ -58,7 +59,7 @@ def names(pieces: Sequence[bytes], seed: bytes) -> list[bytes]:
 class PrefixCache:
     """The prefixes known at the moment. Not safe for threads: it lives on the event loop."""
 
-    ENTRY_BYTES = 640
+    ENTRY_BYTES: ClassVar[int] = 640
     """An entry without its keys: measured with CPython 3.11 (name, dict slot, prefix, chain, OpenSSL state)."""
 
     def __init__(self, capacity_bytes: int) -> None:

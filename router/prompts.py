@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -40,16 +40,22 @@ from router.tokenizers import Tokenizer, TokenizerError, pieces
 
 __all__ = ["POOLING", "LocalReader", "Prompt", "PromptReader", "ReplicaReader", "TextReader"]
 
-_log = logging.getLogger("router.prompts")
+_log: Final = logging.getLogger("router.prompts")
 
-_MESSAGES_INLINE = 400  # rendering takes 10 to 25 us a message
-_RENDER_INLINE = 256 * 1024  # characters; a longer conversation is rendered and named in a thread
-_SHORT = 1024  # characters; a shorter text is tokenized whole every time, which costs less than looking for its pieces
-_GIVEN_INLINE = 64 * 1024  # tokens; hashing more takes over a millisecond
+_MESSAGES_INLINE: Final = 400  # rendering takes 10 to 25 us a message
+_RENDER_INLINE: Final = 256 * 1024  # characters; a longer conversation is rendered and named in a thread
+_SHORT: Final = 1024  # characters; tokenizing a shorter text whole costs less than looking for its pieces
+_GIVEN_INLINE: Final = 64 * 1024  # tokens; hashing more takes over a millisecond
 
-_CHAT = "/v1/chat/completions"
+_CHAT: Final = "/v1/chat/completions"
 
-_PROBE = ("What is it?", "A store.\n\nOf blocks.", "  Why?  ", "<b>1 234</b> Gr\u00fc\u00dfe \u4f60\u597d", "thanks")
+_PROBE: Final = (
+    "What is it?",
+    "A store.\n\nOf blocks.",
+    "  Why?  ",
+    "<b>1 234</b> Gr\u00fc\u00dfe \u4f60\u597d",
+    "thanks",
+)
 
 T = TypeVar("T")
 

@@ -8,12 +8,13 @@ here: who a tenant is, and what it has used so far (`tenant_metrics`).
 
 import math
 from collections.abc import Callable
+from typing import Final
 
 from router.errors import RateLimited
 from router.tenant_keys import Quota, Tenant
 
-_MINUTE_S = 60.0
-_FIRST_SWEEP = 1024
+_MINUTE_S: Final = 60.0
+_FIRST_SWEEP: Final = 1024
 
 
 class Bucket:
@@ -134,7 +135,7 @@ class Quotas:
             usage.used(output_tokens)
 
 
-_FREE = Quota()
+_FREE: Final = Quota()
 
 
 def _bucket(per_minute: int | None, now_s: float) -> Bucket | None:

@@ -8,16 +8,17 @@ balancer alternates, and equal prompts miss). The one rule: a fragment is identi
 import logging
 import re
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from router.engine_metrics import parse
 from router.probes import ProbeError
 from router.sections import ReplicaAddress
 
-_log = logging.getLogger("router.ranks")
+_log: Final = logging.getLogger("router.ranks")
 
 AUTO, OFF = "auto", "off"
-_RANK = re.compile(r"#(\d+)$")
-_MOST = 64
+_RANK: Final = re.compile(r"#(\d+)$")
+_MOST: Final = 64
 
 Ask = Callable[[str, str], Awaitable[tuple[int, bytes]]]
 """Status and body of a GET: a URL and a path. Raises `ProbeError`."""

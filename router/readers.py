@@ -9,6 +9,7 @@ import os
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from router.parity import Ask as Ask
 from router.parity import Parity as Parity
@@ -17,7 +18,7 @@ from router.prompts import LocalReader, PromptReader, ReplicaReader, TextReader
 from router.templates import ChatTemplate, TemplateError, special_tokens
 from router.tokenizers import TokenizerError, found_folder, load
 
-TINY = Path(__file__).with_name("data") / "tiny"
+TINY: Final = Path(__file__).with_name("data") / "tiny"
 """The tokenizer that ships with the router: for the emulator, the demo and the tests."""
 
 

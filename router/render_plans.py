@@ -9,7 +9,7 @@ the letter, what the template itself makes of the chat it was learnt from. Not h
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -19,7 +19,7 @@ from router.prompt_cache import utf8
 from router.templates import ChatTemplate
 from router.traced import Guard, Place, Trace, Traced
 
-_SHAPING = (
+_SHAPING: Final = (
     "tools",
     "documents",
     "chat_template_kwargs",
@@ -27,15 +27,15 @@ _SHAPING = (
     "add_generation_prompt",
 )
 """Members beside the messages that a template sees."""
-_NOT_PLANNED = frozenset(["chat_template", "continue_final_message"])
-SHAPING = frozenset(_SHAPING) | _NOT_PLANNED
+_NOT_PLANNED: Final = frozenset(["chat_template", "continue_final_message"])
+SHAPING: Final = frozenset(_SHAPING) | _NOT_PLANNED
 """Members beside the messages that may change how a chat is rendered."""
-_ROLES = ("system", "user", "assistant")  # a tuple: a role may be anything, hashable or not
+_ROLES: Final = ("system", "user", "assistant")  # a tuple: a role may be anything, hashable or not
 
-_SHAPES = 256
-_PLANS_PER_SHAPE = 4
-_ATTEMPTS = 8  # a shape that could not be learnt so many times is not tried again
-_LONGEST_SHAPE_BYTES = 256 * 1024  # of tools and the like
+_SHAPES: Final = 256
+_PLANS_PER_SHAPE: Final = 4
+_ATTEMPTS: Final = 8  # a shape that could not be learnt so many times is not tried again
+_LONGEST_SHAPE_BYTES: Final = 256 * 1024  # of tools and the like
 
 Shape = tuple[tuple[str, ...], bytes]
 

@@ -6,6 +6,7 @@ clients ask for. Not here: the loop that sends (`gateway`), and who may be chose
 """
 
 from collections.abc import Callable
+from typing import Final
 
 from policies.fleet import Fleet
 from policies.types import Request
@@ -20,13 +21,13 @@ from router.openai import ROUTES
 from router.placing import nowhere
 from router.usage import aborted, clients_fault
 
-FLOOR = 10
+FLOOR: Final = 10
 """Retries that are allowed in any case within `WINDOW_S`: a share of little traffic is nothing."""
-WINDOW_S = 30.0
-BUSY = (429, 503)
-_EVENT_BYTES = 4096  # an event that tells of nothing is shorter
-_NEVER_COMPUTED = frozenset({"unreachable", "busy"})
-_SAFE = frozenset(ROUTES)
+WINDOW_S: Final = 30.0
+BUSY: Final = (429, 503)
+_EVENT_BYTES: Final = 4096  # an event that tells of nothing is shorter
+_NEVER_COMPUTED: Final = frozenset({"unreachable", "busy"})
+_SAFE: Final = frozenset(ROUTES)
 
 
 class Budget:
@@ -171,7 +172,7 @@ class Tries:
         return False
 
 
-_SAID = {
+_SAID: Final = {
     "error_event": "answered 200 with an error for its first event",
     "aborted": "answered 200 but gave the request up, as an engine that is shutting down does",
 }

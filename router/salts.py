@@ -13,17 +13,18 @@ import stat
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from router.errors import ConfigError
 from router.tenant_keys import Tenant
 
-VARIABLE = "ROUTER_SALT_SECRET"
-LEAST_BYTES = 32
-SALT_CHARACTERS = 43
-_MOST_KNOWN = 20_000
-_PURPOSE = b"prefix-router cache_salt 1"
-_MOVE = b"prefix-router salt rotation 1"
-_REMEDY = "make one: `openssl rand -base64 48`"
+VARIABLE: Final = "ROUTER_SALT_SECRET"
+LEAST_BYTES: Final = 32
+SALT_CHARACTERS: Final = 43
+_MOST_KNOWN: Final = 20_000
+_PURPOSE: Final = b"prefix-router cache_salt 1"
+_MOVE: Final = b"prefix-router salt rotation 1"
+_REMEDY: Final = "make one: `openssl rand -base64 48`"
 
 
 class Salts:
@@ -69,7 +70,7 @@ def _framed(data: bytes) -> bytes:
     return len(data).to_bytes(8, "big") + data
 
 
-_PURPOSE_FRAMED = _framed(_PURPOSE)
+_PURPOSE_FRAMED: Final = _framed(_PURPOSE)
 
 
 def _share(secret: bytes, framed: bytes) -> float:

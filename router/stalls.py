@@ -9,13 +9,14 @@ running: by a machine with too little CPU, or by a call that blocks. Not here: f
 import asyncio
 import time
 from collections.abc import Iterator
+from typing import Final
 
 from router.families import Built, counter, gauge
 
-STALL_S = 0.05
+STALL_S: Final = 0.05
 """A loop that is held longer than this is a stall."""
 
-_PERIOD_S = 0.02
+_PERIOD_S: Final = 0.02
 
 
 class Stalls:

@@ -6,13 +6,14 @@ limits (`quotas`).
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 from router.families import Built, Labels, added, counter, gauge
 from router.metrics import OTHER, Outcome
 from router.rereading import Current
 from router.tenant_keys import Register
 
-LABELS = 1000
+LABELS: Final = 1000
 """Tenants that have a label of their own: the first so many of them that are active."""
 
 

@@ -5,7 +5,7 @@ tenant it is. Not here: keys and their file (`tenant_keys`), tokens (`jwt_tokens
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from router.errors import BadRequest, HeadTooLarge, Unauthorized
 from router.http.messages import Call, Headers
@@ -19,11 +19,11 @@ from router.salts import Salts
 from router.tenant_keys import Register, Tenant
 from router.tenant_metrics import TenantCounts
 
-CREDENTIALS = frozenset((b"authorization", b"x-api-key", b"api-key"))
+CREDENTIALS: Final = frozenset((b"authorization", b"x-api-key", b"api-key"))
 """Headers that carry a credential: of OpenAI's clients, of Anthropic's, of Azure's."""
 
-LONGEST_BYTES = 8 * 1024
-_SCHEME = b"bearer "
+LONGEST_BYTES: Final = 8 * 1024
+_SCHEME: Final = b"bearer "
 
 
 class Guest:
@@ -192,4 +192,4 @@ def credential(headers: Headers) -> bytes:
     return found[0]
 
 
-_LENGTHS = frozenset(map(len, CREDENTIALS))
+_LENGTHS: Final = frozenset(map(len, CREDENTIALS))

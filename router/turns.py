@@ -7,8 +7,9 @@ in the order in which they came. Not here: prompts that are too long for the loo
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
-TURN_S = 0.01
+TURN_S: Final = 0.01
 
 
 class Turns:

@@ -7,19 +7,20 @@ A quote inside JSON text is escaped, so `"usage"` in the reply's own words can't
 """
 
 import re
+from typing import Final
 
 from policies.values import Value
 
-_FIGURE = re.compile(
+_FIGURE: Final = re.compile(
     rb'"(prompt_tokens|completion_tokens|input_tokens|output_tokens|cached_tokens'
     rb'|cache_read_input_tokens|cache_creation_input_tokens)"\s*:\s*(\d+)'
 )
 
-_CLIENTS_FAULT = re.compile(
+_CLIENTS_FAULT: Final = re.compile(
     rb'"error":[^\n]*(?:"code":\s*4\d\d\b|"type":\s*"(?:invalid_request_error|authentication_error|permission_error'
     rb'|not_found_error|request_too_large|rate_limit_error|BadRequestError|NotFoundError)")'
 )
-_ABORTED = re.compile(rb'"finish_reason":\s*"abort"')
+_ABORTED: Final = re.compile(rb'"finish_reason":\s*"abort"')
 
 
 class Usage(Value, frozen=True):
@@ -30,7 +31,7 @@ class Usage(Value, frozen=True):
     output_tokens: int | None
 
 
-UNKNOWN = Usage(None, None, None)
+UNKNOWN: Final = Usage(None, None, None)
 
 
 def usage(tail: bytes) -> Usage:

@@ -8,7 +8,7 @@ clocks (`router.page`).
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from heapq import nsmallest
-from typing import Any
+from typing import Any, Final
 
 from policies.types import Replica
 from router.families import Built
@@ -17,10 +17,10 @@ from router.kv_events import KvState
 from router.metrics import Outcome
 from router.placing import Placed
 
-MOST_SHOWN = 24  # routes, and tenants, with most prompt tokens; the rest are in /hits
-MOST_DECISIONS = 50
-_CANDIDATES = 8
-_HISTORY = 360
+MOST_SHOWN: Final = 24  # routes, and tenants, with most prompt tokens; the rest are in /hits
+MOST_DECISIONS: Final = 50
+_CANDIDATES: Final = 8
+_HISTORY: Final = 360
 
 Json = dict[str, Any]
 Labels = Mapping[str, str]

@@ -23,6 +23,7 @@ TESTED_ELSEWHERE = {
     "sim/jobs.py": "test_replica.py",  # the values a replica takes and gives
     "sim/live.py": "test_emulator.py",  # the emulator's clock, seen through its answers
     "sim/emulator_*.py": "test_emulator.py",  # parts of one server, tested as its clients see it
+    "router/heard_events.py": "test_heard.py",  # values only
     "router/prompt_*.py": "test_prompts.py",  # parts of one reader, tested as the gateway calls it
     "router/kv_*.py": "test_kv_events.py",  # parts of one listener, tested over real sockets
     "router/accounts.py": "test_gateway.py",  # parts of one request's line, tested as clients see it

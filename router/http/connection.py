@@ -5,6 +5,7 @@ nothing is copied for an event of a stream. Not here: which connection, and when
 """
 
 import asyncio
+from typing import Final
 
 import httptools
 
@@ -12,14 +13,12 @@ from router.http.exchange import NOBODY, Attempt, BrokenOff, Ending, Lost, Timed
 from router.http.messages import HOP_BY_HOP, Framing, Headers, Reply, without_empty_lines, without_hop_by_hop
 from router.http.reading import READ_BYTES, Pool, SmallReads, read_by
 
-_HEAD_BYTES = 256 * 1024  # a reply head larger than this is no HTTP
-_TAIL_BYTES = 32 * 1024  # how much of a reply's end is kept for reading usage
-_STREAM_TAIL_BYTES = (
-    4 * 1024
-)  # its usage has an event of its own, and what is kept of a stream costs as long as it lasts
-_PIECE_BYTES = 2 * 1024  # what arrives in pieces smaller than this is joined, so that the kept end has a useful length
-_SHORT_BYTES = 16 * 1024  # a measured reply up to this size is passed on once it is whole
-_FIRST_BYTES = 16  # of any other reply, if its first event is not shorter: enough to tell what that is
+_HEAD_BYTES: Final = 256 * 1024  # a reply head larger than this is no HTTP
+_TAIL_BYTES: Final = 32 * 1024  # how much of a reply's end is kept for reading usage
+_STREAM_TAIL_BYTES: Final = 4 * 1024  # its usage has an event of its own; what is kept costs as long as it lasts
+_PIECE_BYTES: Final = 2 * 1024  # smaller pieces are joined, so that the kept end has a useful length
+_SHORT_BYTES: Final = 16 * 1024  # a measured reply up to this size is passed on once it is whole
+_FIRST_BYTES: Final = 16  # of any other reply, if its first event is not shorter: enough to tell what that is
 
 
 class ReplicaConnection(asyncio.Protocol):

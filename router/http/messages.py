@@ -5,7 +5,7 @@ The one rule: a body is bytes and stays bytes. Not here: sockets, parsing, meani
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Final, Protocol
 from urllib.parse import unquote
 
 from msgspec.structs import replace
@@ -14,7 +14,7 @@ from policies.values import Value
 
 Headers = list[tuple[bytes, bytes]]
 
-HOP_BY_HOP = frozenset(
+HOP_BY_HOP: Final = frozenset(
     (
         b"connection",
         b"keep-alive",

@@ -8,6 +8,7 @@ The one rule: a reply that was not finished is never made to look finished.
 import asyncio
 import logging
 from collections import deque
+from typing import Final
 
 import httptools
 
@@ -16,18 +17,17 @@ from router.http.listener import Listener
 from router.http.messages import HOP_BY_HOP, Call, Framing, Headers, Source, joined, origin_form, without_hop_by_hop
 from router.http.patience import BODY, HEAD, KEPT, Progress
 
-_log = logging.getLogger("router.http")
-
-_KEPT_WHILE_BUSY_BYTES = 64 * 1024  # bytes a client may send ahead before its socket is no longer read
-_UNKNOWN_BYTES = 64 * 1024  # how much of a body is taken before it is asked who sends it
-_LINGER_S = 2.0  # how long an early error waits for the client to stop sending, so that a reset does not eat the answer
-_PIECES = 1024  # of a body, and one for each KiB: more are tiny, and are joined
-_COLON = b": "
-_UNSENT_BYTES = 8 * 1024  # what a client has not taken, beyond which its replica is no longer read
-_POST = b"POST "
-_READ_HERE = frozenset((b"host", b"content-length", b"transfer-encoding", b"expect"))
-_ONCE = {b"host": "Host", b"authorization": "Authorization"}
-_NO_POST = Call.of(b"", b"", [], b"", b"", "")
+_log: Final = logging.getLogger("router.http")
+_KEPT_WHILE_BUSY_BYTES: Final = 64 * 1024  # bytes a client may send ahead before its socket is no longer read
+_UNKNOWN_BYTES: Final = 64 * 1024  # how much of a body is taken before it is asked who sends it
+_LINGER_S: Final = 2.0  # an early error waits so long for the client to stop sending: a reset would eat the answer
+_PIECES: Final = 1024  # of a body, and one for each KiB: more are tiny, and are joined
+_COLON: Final = b": "
+_UNSENT_BYTES: Final = 8 * 1024  # what a client has not taken, beyond which its replica is no longer read
+_POST: Final = b"POST "
+_READ_HERE: Final = frozenset((b"host", b"content-length", b"transfer-encoding", b"expect"))
+_ONCE: Final = {b"host": "Host", b"authorization": "Authorization"}
+_NO_POST: Final = Call.of(b"", b"", [], b"", b"", "")
 
 
 class ClientConnection(asyncio.Protocol):

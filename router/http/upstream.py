@@ -7,13 +7,14 @@ no failure: the request goes out once more on a new one. Not here: bytes (`conne
 import asyncio
 import socket
 import ssl
+from typing import Final
 
 from router.http.connection import ReplicaConnection
 from router.http.exchange import Attempt, Ending, Lost, Timeouts, Unreachable, UpstreamError
 from router.http.messages import Reply
 from router.http.reading import READ_BYTES
 
-_AHEAD_BYTES = 32 * 1024  # what the system takes ahead is twice this, and all of it may come in one read
+_AHEAD_BYTES: Final = 32 * 1024  # what the system takes ahead is twice this, and all of it may come in one read
 
 
 class Upstream:

@@ -404,12 +404,12 @@ async def test_a_client_that_leaves_frees_its_replica(how, phase, side):
 async def test_a_client_that_leaves_while_the_replica_is_being_reached(monkeypatch):
     reached = asyncio.Event()
 
-    async def never(*_):
+    async def never(*_, **__):
         reached.set()
         await asyncio.Event().wait()
 
     async with fake_replica() as replica, router_over(replica) as up, client_of(up.url) as client:
-        monkeypatch.setattr("router.http.upstream.Upstream._connected", never)
+        monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", never)
         await client.send(post())
         await asyncio.wait_for(reached.wait(), 5)
         assert load_of(up) != IDLE

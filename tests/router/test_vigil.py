@@ -270,20 +270,20 @@ async def test_how_long_an_answer_took_is_remembered():
 
 
 async def test_nobody_is_asked_while_nothing_waits():
-    class Looked(Upstream):
+    class LookedThrough(dict):
         looks = 0
 
-        def silent_s(self, now_s) -> float:
+        def items(self):
             self.looks += 1
-            return super().silent_s(now_s)
+            return super().items()
 
-    upstream, asked = Looked("127.0.0.1", 1, timeouts=Timeouts()), []
+    upstreams, asked = LookedThrough(r1=Upstream("127.0.0.1", 1, timeouts=Timeouts())), []
 
     async def ask(name: str) -> None:
         asked.append(name)
 
-    async with Vigil({"r1": upstream}, Book(), Aside(tuple, len), ask, hung_s=0.01):
-        await until(lambda: upstream.looks > 5)
+    async with Vigil(upstreams, Book(), Aside(tuple, len), ask, hung_s=0.01):
+        await until(lambda: upstreams.looks > 5)
     assert asked == []
 
 

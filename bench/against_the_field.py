@@ -222,8 +222,11 @@ def near(cell: Cell, knees: dict[tuple[Any, ...], float]) -> float | None:
     return known[cell.name] * cell.replicas if cell.name in known else None
 
 
-def by_cell(found: Sequence[Record]) -> Iterator[tuple[tuple[Any, ...], dict[str, Record]]]:
-    """Load, replicas and factor, with what each policy did there, averaged over seeds."""
+def by_cell(found: Sequence[Record], of: str) -> Iterator[tuple[tuple[Any, ...], dict[str, Record]]]:
+    """Load, replicas and factor, with what each policy did there, averaged over the seeds that `of` was run with.
+
+    A policy that lacks one of these is left out: its mean would be of other requests.
+    """
     cells: dict[tuple[Any, ...], dict[str, list[Record]]] = {}
     for one in found:
         if "policy" in one:
@@ -231,7 +234,9 @@ def by_cell(found: Sequence[Record]) -> Iterator[tuple[tuple[Any, ...], dict[str
                 one
             )
     for cell in sorted(cells):
-        yield cell, {policy: _averaged(several) for policy, several in cells[cell].items()}
+        seeds = {one["seed"] for one in cells[cell].get(of, ())}
+        alike = {policy: [one for one in several if one["seed"] in seeds] for policy, several in cells[cell].items()}
+        yield cell, {policy: _averaged(several) for policy, several in alike.items() if len(several) == len(seeds) > 0}
 
 
 def _averaged(several: Sequence[Record]) -> Record:
@@ -244,7 +249,7 @@ def report(found: Sequence[Record], of: str, quiet: bool) -> None:
     console = Console(width=160, highlight=False)
     ratios: dict[str, list[float]] = {"mean": [], "p99": [], "hits": [], "hits of best": [], "mean/rr": []}
     missed = dict.fromkeys(ratios, 0)
-    for cell, policies in by_cell(found):
+    for cell, policies in by_cell(found, of):
         field = {name: one for name, one in policies.items() if name in FIELD or name == of}
         own = field.get(of)
         if own is None or len(field) < 2:

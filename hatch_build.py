@@ -40,6 +40,7 @@ class CompiledCore(BuildHookInterface):
             with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
                 built = _compiled(self.config["modules"], Path(self.root), Path(self._made))
         except (Exception, SystemExit) as error:
+            shutil.rmtree(self._made, ignore_errors=True)
             if wanted == "1":
                 raise RuntimeError(f"the core could not be compiled: {error}\n{said.getvalue()}") from error
             self.app.display_warning(

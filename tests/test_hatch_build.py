@@ -5,6 +5,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parent.parent
 _SPEC = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
@@ -80,8 +81,22 @@ def test_what_can_not_be_compiled_stays_plain_python_unless_it_was_asked_for(sou
     assert data == {"force_include": {}}
     assert "PREFIX_ROUTER_COMPILE=1 shows why" in warning
     monkeypatch.setenv("PREFIX_ROUTER_COMPILE", "1")
+    made = source / "made"
+    monkeypatch.setattr(hatch_build.tempfile, "mkdtemp", lambda prefix: made.mkdir() or str(made))
     with pytest.raises(RuntimeError, match='got "str", expected "int"'):
         built(["adding.py"], source)
+    assert not made.exists()
+
+
+def test_a_build_on_its_own_gets_the_packages_whose_types_are_read(monkeypatch):
+    import tomllib
+
+    from hatchling.build import get_requires_for_build_wheel
+
+    monkeypatch.chdir(ROOT)
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    needed = {Requirement(text) for text in settings["project"]["dependencies"]}
+    assert needed <= {Requirement(text) for text in get_requires_for_build_wheel()}
 
 
 def test_every_listed_module_is_there():

@@ -63,6 +63,13 @@ class Entry:
         )
         return row
 
+    def generated_blocks(self, flight: Flight, block_tokens: int) -> tuple[int, int]:
+        """What it took beyond the prompt's blocks: what it filled of it, and all. The last token is only said."""
+        whole, named = self.engine_block_tokens or block_tokens, len(flight.request.blocks)
+        tokens = flight.request.prompt_tokens + flight.generated_tokens - 1
+        filled, used = tokens // whole * whole, -(-tokens // whole) * whole
+        return filled // block_tokens - named, used // block_tokens - named
+
     def told(self, report: Report, block_tokens: int, now_s: float) -> None:
         """It spoke. Block size and capacity do not change while it runs: silence about them changes nothing."""
         self.report = report

@@ -176,13 +176,21 @@ class Fleet:
         if entry.capacity.told(predicted, delivered, given_up=given_up):
             self._sized(entry)
 
+    def generated(self, request: Request, tokens: int) -> None:
+        """The replica told how many tokens it answered this one prompt with. Told before `done`."""
+        self._flight(request).generated_tokens = tokens
+
     def done(self, request: Request, output_blocks: tuple[bytes, ...] = ()) -> None:
         """The request ended, or its client left: what was computed stays cached.
 
-        `output_blocks` are the keys that continue the request's own blocks.
+        `output_blocks` are the keys that continue the request's own blocks. What else it generated takes room.
         """
         flight = self._landed(request)
         entry = self._entries[flight.replica]
+        if entry.present and flight.generated_tokens and self._index.copies(entry.name) is None:
+            nameless, used = entry.generated_blocks(flight, self.block_tokens)
+            nameless -= len(output_blocks)
+            self._index.filled(entry.name, request.blocks, nameless, used - nameless)
         if entry.present and output_blocks:
             self._index.recorded(flight.replica, request.blocks + output_blocks)
         elif entry.present and flight.prefilling:

@@ -29,3 +29,5 @@ class Flight(Struct, gc=False):
     matched_blocks: int
     uncached_tokens: int
     prefilling: bool = True
+    generated_tokens: int = 0
+    """As its replica told at the end."""

@@ -116,6 +116,22 @@ class PrefixIndex:
             holder.settle(path)
         self._tree.evict(holder, self._limit(holder))
 
+    def filled(self, name: str, blocks: Sequence[bytes], nameless: int, given_back: int) -> None:
+        """The replica holds so many blocks more that continue this prefix, and which nobody can ask for by name.
+
+        They go before it does, as the tail of its chain; fewer than 0 are missing at its end. It took others meanwhile,
+        which are `given_back` empty.
+        """
+        holder = self._changed(name)
+        if nameless > 0:
+            self._tree.filled(holder, nameless)
+            self.recorded(name, blocks)
+        elif nameless < 0 and (path := self._tree.path(blocks)[0]):
+            last, depth = path[-1]
+            if not last.branches and holder.depths.get(last) == depth:
+                self._tree.shrink(holder, last, max(0, depth + nameless))
+        self._tree.evict(holder, max(0, self._limit(holder) - given_back))
+
     def computed(self, name: str, blocks: Sequence[bytes]) -> None:
         """What was expected of this prefix has come true."""
         holder = self._changed(name)

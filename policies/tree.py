@@ -121,12 +121,18 @@ class Tree:
         path.append((run, len(run)))
         return path
 
+    def filled(self, holder: Holder, blocks: int) -> None:
+        """A holder has blocks whose keys are unknown: a run without keys, in no prompt, only as old as they are."""
+        holder.depths[Run(b"", None, holder.bit)] = blocks
+        holder.held_blocks += blocks
+
     def evict(self, holder: Holder, limit_blocks: int) -> None:
         """Give up the oldest blocks beyond a limit."""
         while holder.held_blocks > limit_blocks:
             run, depth = next(iter(holder.depths.items()))
             kept = max(0, depth - (holder.held_blocks - limit_blocks))
-            holder.gives_up(run.keys[kept * KEY_BYTES : (kept + 1) * KEY_BYTES])
+            if run.keys:
+                holder.gives_up(run.keys[kept * KEY_BYTES : (kept + 1) * KEY_BYTES])
             self.shrink(holder, run, kept)
 
     def shrink(self, holder: Holder, run: Run, depth: int) -> None:
@@ -184,6 +190,8 @@ class Tree:
 
     def _tidy(self, run: Run) -> None:
         """Give back the keys at a run's end that no replica holds any more; with the last holder goes the run."""
+        if not run.keys:
+            return
         if not run.holders:
             del self.by_first[run.first]
             if run.parent is not None:

@@ -118,6 +118,8 @@ class Accounts:
         comparable = word == "ok" and placed.prompt.basis == "exact" and told.prompt_tokens == request.prompt_tokens
         if comparable and cached is not None:
             self._fleet.delivered(request, cached)
+        if comparable and told.output_tokens:
+            self._fleet.generated(request, told.output_tokens)
         return cached
 
     def _judged(self, replica: str, ending: Ending, word: str) -> None:

@@ -24,11 +24,15 @@ def prompt(draw: random.Random, chats: list[str]) -> str:
     return chats[place]
 
 
-async def outcomes(requests: int, *, told_blocks: int | None = None) -> tuple[list[Outcome], list[int]]:
+async def outcomes(
+    requests: int, *, told_blocks: int | None = None, max_tokens: int = 1, own_tokens: int = 16
+) -> tuple[list[Outcome], list[int]]:
     """How sequential requests went, and the capacity that was fitted for each replica."""
     draw, seen = random.Random(5), []
     chats = [f"chat {number} " for number in range(16)]
-    replicas = [await emulated(name=name, blocks=BLOCKS, speed=1000.0) for name in ("r1", "r2")]
+    replicas = [
+        await emulated(name=name, blocks=BLOCKS, block_tokens=own_tokens, speed=1000.0) for name in ("r1", "r2")
+    ]
     flags: dict[str, Any] = {"listen.port": 0, "admin.port": 0, "tokenizer.where": "replica", "kv_events": "off"}
     flags["replicas"] = [{"url": replica.url, "capacity_blocks": told_blocks} for replica in replicas]
     config, _ = load(flags={name: ("test", value) for name, value in flags.items()})
@@ -36,7 +40,7 @@ async def outcomes(requests: int, *, told_blocks: int | None = None) -> tuple[li
         await up.readers.ready()
         up.gateway._accounts.ears.append(lambda _, outcome: seen.append(outcome))
         for _ in range(requests):
-            body = {"model": "tiny", "prompt": prompt(draw, chats), "max_tokens": 1}
+            body = {"model": "tiny", "prompt": prompt(draw, chats), "max_tokens": max_tokens}
             async with client.post(COMPLETIONS, json=body) as response:
                 assert response.status == 200
                 await response.read()
@@ -56,6 +60,12 @@ async def test_what_is_predicted_is_delivered() -> None:
     assert sum(one.predicted_tokens for one in seen) > 0.3 * sum(one.prompt_tokens for one in seen)
     assert right_fraction(seen) >= 0.95
     assert all(0.8 * BLOCKS < size < 1.25 * BLOCKS for size in fitted)
+
+
+@pytest.mark.parametrize("own_tokens", [16, 32])
+async def test_answers_that_nobody_can_name_take_room(own_tokens: int) -> None:
+    seen, _ = await outcomes(400, max_tokens=40, own_tokens=own_tokens)
+    assert right_fraction(seen) >= 0.99
 
 
 @pytest.mark.timeout(60)

@@ -318,6 +318,37 @@ def test_a_replica_that_comes_back_starts_unknown() -> None:
 
 
 @pytest.mark.parametrize(
+    ("engine_block_tokens", "generated_tokens", "known", "held", "most"),
+    [
+        (16, 0, 0, 10, 0),  # of 165 tokens
+        (16, 11, 0, 10, 11),  # the 176th is said, and not computed
+        (16, 12, 0, 11, 11),
+        (16, 28, 0, 12, 12),
+        (16, 28, 2, 12, 12),
+        (16, 28, 1, 12, 12),
+        (32, 1, 0, 10, 12),
+        (64, 1, 0, 8, 12),
+        (None, 29, 0, 12, 13),
+    ],
+)
+def test_what_was_generated_takes_room(
+    engine_block_tokens: int | None, generated_tokens: int, known: int, held: int, most: int
+) -> None:
+    fleet = fleet_of("r1", "r2", capacity_blocks=20)
+    fleet.reported("r1", Report(block_tokens=engine_block_tokens), 0.0)
+    earlier = request("earlier", 0, own=16)
+    for asked in (earlier, A):
+        fleet.sent(asked, "r1")
+        fleet.first_token(asked)
+        if asked is A and generated_tokens:
+            fleet.generated(asked, generated_tokens)
+        fleet.done(asked, request("x", 0, own=known).blocks if asked is A else ())
+    left = fleet._index.matched(earlier.blocks)["r1"]
+    assert left == min(10, 20 - most)
+    assert fleet.held_blocks("r1") == held + left
+
+
+@pytest.mark.parametrize(
     ("engine_block_tokens", "blocks", "expected"),
     [(16, 15, 15), (128, 15, 8), (128, 7, 0), (128, 16, 16), (8, 15, 15), (24, 15, 15), (24, 14, 13), (None, 15, 15)],
 )

@@ -238,6 +238,53 @@ def test_a_tail_goes_before_its_head() -> None:
     assert index.matched(unique(2, 5)) == {"r1": 5}
 
 
+def test_what_has_no_name_takes_room_and_goes_before_its_prompt() -> None:
+    index = index_of("r1", capacity_blocks=10)
+    index.recorded("r1", unique(1, 4))
+    index.filled("r1", unique(1, 4), 2, 0)
+    assert index.held_blocks("r1") == 6
+    index.recorded("r1", unique(2, 5))
+    assert (index.held_blocks("r1"), index.matched(unique(1, 4))) == (10, {"r1": 4})
+    assert not index._holders["r1"].given_up
+    index.recorded("r1", unique(3, 2))
+    assert index.matched(unique(1, 4)) == {"r1": 3}
+    index.filled("r1", unique(3, 2), 1, 0)
+    index.lost("r1", ())
+    index.missed("r1", unique(2, 5), 0)
+    index.cleared("r1")
+    assert index.runs == index.held_blocks("r1") == 0
+    assert_sound(index)
+
+
+def test_what_was_taken_for_a_while_costs_others() -> None:
+    index = index_of("r1", capacity_blocks=10)
+    index.recorded("r1", unique(1, 5))
+    index.recorded("r1", unique(2, 5))
+    index.filled("r1", unique(2, 5), 0, 1)
+    assert index.matched(unique(1, 5)) == {"r1": 4}
+    assert index.matched(unique(2, 5)) == {"r1": 5}
+    index.filled("r1", (), 0, 11)
+    index.filled("r1", (), 1, 11)
+    assert index.held_blocks("r1") == 0
+
+
+def test_a_block_that_was_not_filled_is_not_held() -> None:
+    index = index_of("r1", "r2")
+    for name in ("r1", "r2"):
+        index.recorded(name, unique(1, 5))
+    index.filled("r1", unique(1, 5), -1, 0)
+    assert index.matched(unique(1, 5)) == {"r1": 4, "r2": 5}
+    index.filled("r1", (), -1, 0)
+    index.recorded("r2", unique(1, 7))
+    index.filled("r2", unique(1, 5), -1, 0)  # something continues it
+    assert index.matched(unique(1, 7)) == {"r1": 4, "r2": 7}
+    index.filled("r2", unique(1, 1), -2, 0)
+    index.recorded("r2", unique(2, 1))
+    index.filled("r2", unique(2, 1), -3, 0)
+    assert index.matched(unique(2, 1)) == {}
+    assert_sound(index)
+
+
 def test_a_prompt_larger_than_the_cache_keeps_its_head() -> None:
     index = index_of("r1", capacity_blocks=10)
     index.recorded("r1", unique(1, 25))

@@ -131,7 +131,8 @@ def test_command_line_parses(words, tmp_path, monkeypatch):
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     Path("router.toml").write_text(settings_file(), "utf-8")
-    if (words[0] in COMMANDS and (words[1:] == [] or "--help" in words)) or words in (["--help"], ["--version"]):  # only named
+    named = words[0] in COMMANDS and (words[1:] == [] or "--help" in words)
+    if named or words in (["--help"], ["--version"]):
         with pytest.raises(SystemExit) as ended:
             parsed([*words, "--help"], COMMANDS)
         assert ended.value.code == 0

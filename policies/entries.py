@@ -33,6 +33,8 @@ class Entry:
     """What the index may believe of it; less than its capacity while running requests pin what it will not find."""
     engine_block_tokens: int | None = None
     caching: bool = True
+    landed_blocks: int | None = None
+    """Of prompts that ended since it was asked for a report, in which they may still run; None while none is asked."""
     row: Replica | None = None
     """The last row made of it, good for every view that differs in nothing; None once a fact came."""
     row_matched: int = 0
@@ -63,6 +65,14 @@ class Entry:
         )
         return row
 
+    def landed(self, flight: Flight) -> None:
+        """A request is on its way no more."""
+        self.row = None
+        if self.landed_blocks is not None:
+            self.landed_blocks += len(flight.request.blocks)
+        if flight.prefilling:
+            self.pending_prefill_tokens -= flight.uncached_tokens
+
     def generated_blocks(self, flight: Flight, block_tokens: int) -> tuple[int, int]:
         """What it took beyond the prompt's blocks: what it filled of it, and all. The last token is only said."""
         whole, named = self.engine_block_tokens or block_tokens, len(flight.request.blocks)
@@ -79,7 +89,8 @@ class Entry:
         if self.given_capacity_blocks is None and report.capacity_blocks is not None:
             own_tokens = self.engine_block_tokens or block_tokens
             self.capacity.stated_blocks = report.capacity_blocks * own_tokens // block_tokens
-        coming = sum([len(flight.request.blocks) for flight in self.flights.values()])
+        coming = sum([len(flight.request.blocks) for flight in self.flights.values()]) + (self.landed_blocks or 0)
+        self.landed_blocks = None
         self.capacity.pinned(report.kv_used_fraction, coming)
 
 

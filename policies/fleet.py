@@ -96,6 +96,10 @@ class Fleet:
 
     # -- facts about a replica -------------------------------------------------------------------------------------
 
+    def asked(self, name: str) -> None:
+        """A report is on its way. It was made before it comes: what ends meanwhile may be running in it."""
+        self._entry(name).landed_blocks = 0
+
     def reported(self, name: str, report: Report, now_s: float) -> None:
         """A replica spoke of itself."""
         self._changed(name).told(report, self.block_tokens, now_s)
@@ -307,9 +311,7 @@ class Fleet:
         flight = self._flight(request)
         entry = self._entries[flight.replica]
         del self._flights[request.id], entry.flights[request.id]
-        entry.row = None
-        if flight.prefilling:
-            entry.pending_prefill_tokens -= flight.uncached_tokens
+        entry.landed(flight)
         return flight
 
     def _forget_if_idle(self, entry: Entry) -> None:

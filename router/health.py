@@ -266,6 +266,7 @@ class Watcher:
             self._changed()
 
     async def _learn_metrics(self, watched: _Watched) -> None:
+        self._fleet.asked(watched.name)
         try:
             text = await self._answer(watched, "/metrics") or b""
         except ProbeError as error:
@@ -289,9 +290,8 @@ class Watcher:
         assert self._session is not None, "the watcher is used inside `async with`"  # noqa: S101
         status, body = await answer(self._session, watched.url, path)
         if status in (401, 403):
-            remedy = (
-                "wants an API key: set replica_key_env" if self._replica_key is None else "refused the router's key"
-            )
+            keyless = self._replica_key is None
+            remedy = "wants an API key: set replica_key_env" if keyless else "refused the router's key"
             self._once(watched, "key", "%s answered %s to %s; it %s", watched, status, path, remedy)
         if status == 200:
             return body

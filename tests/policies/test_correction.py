@@ -174,6 +174,20 @@ def test_what_running_requests_pin_beside_prompts_leaves_less_room() -> None:
     assert fleet.held_blocks("r") == 60  # what was evicted does not come back
 
 
+def test_a_prompt_that_ended_while_the_report_came_is_no_stranger() -> None:
+    fleet = Fleet(BLOCK)
+    fleet.joined("r", capacity_blocks=100)
+    blocks = tuple(key(0, place) for place in range(60))
+    for number, held in enumerate((60, 40)):
+        request = Request(str(number), "/v1", "m", "", None, None, 961, None, blocks, BLOCK)
+        fleet.sent(request, "r")
+        if not number:
+            fleet.asked("r")
+        fleet.done(request)
+        fleet.reported("r", Report(kv_used_fraction=0.6), float(number))
+        assert fleet.held_blocks("r") == held
+
+
 def test_pinned_prompts_on_their_way_are_what_the_mirror_holds() -> None:
     capacity = Capacity(100, 50_000)
     capacity.pinned(0.4, 40)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -138,7 +139,7 @@ async def test_an_answer_that_can_not_be_read_leaves_no_load(monkeypatch, caplog
     body = stream(["hi"], (5, 2))
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n" % len(body)
     async with fake_replica(head + body) as replica, router_over(replica, **READ) as up:
-        monkeypatch.setattr(Heard, "answer", broken)
+        monkeypatch.setattr("router.heard.events", SimpleNamespace(decode=broken))
         asked = json.dumps({"model": "m", "messages": [{"role": "user", "content": TEXT}]}).encode()
         assert (await posted(up.url, asked, path=CHAT.encode())).status == 200
         await until(lambda: load_of(up) == IDLE)

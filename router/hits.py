@@ -21,7 +21,7 @@ from router.prompt_heads import Heads
 _NAMES: Final = 256
 _LONGEST_NAME: Final = 64
 _OPEN: Final = 20_000
-_ROWS: Final = 5_000
+_ROWS = 5_000
 
 Where = tuple[str, str, str]
 

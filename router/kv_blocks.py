@@ -22,7 +22,7 @@ PIECE_BLOCKS: Final = 256
 """Blocks taken at once, under a millisecond's work."""
 MOST_BLOCKS: Final = 1_000_000
 """Blocks remembered of an engine that does not tell its size."""
-_ASIDE_BLOCKS: Final = 65_536
+_ASIDE_BLOCKS = 65_536
 _NO_EXTRA: Final = [None]
 _FULL_ATTENTION: Final = frozenset((None, "full_attention", "mla_attention", "sink_full_attention"))
 """Kinds of attention in which a prompt's prefix is read; an engine of one kind may tell none."""

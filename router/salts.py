@@ -21,7 +21,7 @@ from router.tenant_keys import Tenant
 VARIABLE: Final = "ROUTER_SALT_SECRET"
 LEAST_BYTES: Final = 32
 SALT_CHARACTERS: Final = 43
-_MOST_KNOWN: Final = 20_000
+_MOST_KNOWN = 20_000
 _PURPOSE: Final = b"prefix-router cache_salt 1"
 _MOVE: Final = b"prefix-router salt rotation 1"
 _REMEDY: Final = "make one: `openssl rand -base64 48`"

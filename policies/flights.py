@@ -4,12 +4,11 @@ The one rule: these are values of msgspec, made for every report and every reque
 is compiled. Not here: what they change (`policies.fleet`).
 """
 
-from msgspec import Struct
-
 from policies.types import Request
+from policies.values import Loose, Value
 
 
-class Report(Struct, frozen=True, gc=False):
+class Report(Value, frozen=True):
     """What a replica says of itself; None is what it did not say."""
 
     running: int | None = None
@@ -21,7 +20,7 @@ class Report(Struct, frozen=True, gc=False):
     prefix_caching: bool | None = None
 
 
-class Flight(Struct, gc=False):
+class Flight(Loose):
     """One request on its way."""
 
     request: Request

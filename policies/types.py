@@ -1,18 +1,16 @@
 """The nouns a policy sees: a request, the replicas as that request sees them, and the choice.
 
 The one rule: these are values. A policy gets nothing else, so a choice can be explained, replayed and simulated.
-They are msgspec's frozen structs, which cost a tenth of frozen dataclasses, and no look of the garbage collector: they
-hold nothing that could hold them.
 Not here: how the values are made (`policies.fleet`) and how bytes become blocks (`policies.blocks`).
 """
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from msgspec import Struct
+from policies.values import Value
 
 
-class Request(Struct, frozen=True, gc=False):
+class Request(Value, frozen=True):
     """One request, as far as placing it needs to know."""
 
     id: str
@@ -32,7 +30,7 @@ class Request(Struct, frozen=True, gc=False):
     block_tokens: int
 
 
-class Replica(Struct, frozen=True, gc=False):
+class Replica(Value, frozen=True):
     """One replica as one request sees it. `None` means unknown, never 0."""
 
     name: str
@@ -59,7 +57,7 @@ class Replica(Struct, frozen=True, gc=False):
     """Those of `shared_blocks` that fewer replicas hold than their share of all prompts deserves."""
 
 
-class Choice(Struct, frozen=True, gc=False):
+class Choice(Value, frozen=True):
     """Where a request goes, and the short constant word that says why: a metric label and a column of `explain`."""
 
     replica: str

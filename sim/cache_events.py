@@ -4,23 +4,23 @@ The one rule: these are values of msgspec, made for every change of a cache that
 where the engine is compiled. Not here: the engine's own messages and hashes (`emulator_events`).
 """
 
-from msgspec import Struct
+from policies.values import Value
 
 
-class Stored(Struct, frozen=True, gc=False):
+class Stored(Value, frozen=True):
     """Blocks became hittable, in chain order; `parent` is the key before them, None at the root."""
 
     keys: tuple[bytes, ...]
     parent: bytes | None
 
 
-class Removed(Struct, frozen=True, gc=False):
+class Removed(Value, frozen=True):
     """One copy of a block was handed to somebody else."""
 
     key: bytes
 
 
-class Cleared(Struct, frozen=True, gc=False):
+class Cleared(Value, frozen=True):
     """The whole cache was forgotten."""
 
 

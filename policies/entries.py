@@ -65,6 +65,15 @@ class Entry:
         )
         return row
 
+    def reach(self, blocks: int, block_tokens: int) -> int:
+        """Of so many blocks those it can hit: whole ones of its own, where they are larger; without a cache, none."""
+        if not self.caching:
+            return 0
+        if self.engine_block_tokens is None:
+            return blocks
+        tokens = blocks * block_tokens
+        return (tokens - tokens % self.engine_block_tokens) // block_tokens
+
     def landed(self, flight: Flight) -> None:
         """A request is on its way no more."""
         self.row = None

@@ -16,6 +16,7 @@ from policies.errors import FleetError
 from policies.flights import Flight
 from policies.flights import Report as Report
 from policies.index import PrefixIndex
+from policies.landing import Landing
 from policies.types import Replica, Request
 
 _AGE_S: Final = 0.1  # how much older a report may have grown in a row that is used again
@@ -28,6 +29,7 @@ class Fleet:
         self.block_tokens = block_tokens
         self._unknown_capacity_blocks = unknown_capacity_blocks
         self._index = PrefixIndex(unknown_capacity_blocks=unknown_capacity_blocks)
+        self._landing = Landing(self._index)
         self._entries: dict[str, Entry] = {}
         self._flights: dict[str, Flight] = {}
 
@@ -63,6 +65,7 @@ class Fleet:
         """A replica is gone for now; requests it still serves stay in the book until they end."""
         entry = self._entry(name)
         entry.present = False
+        self._landing.left(name)
         self._index.left(name)
         self._forget_if_idle(entry)
 
@@ -143,7 +146,7 @@ class Fleet:
         entry = self._changed(name)
         if request.id in self._flights:
             raise FleetError(f"request {request.id!r} was sent twice")
-        matched = self._reach(entry, self._index.matched(request.blocks).get(name, 0))
+        matched = entry.reach(self._index.matched(request.blocks).get(name, 0), self.block_tokens)
         uncached = max(0, request.prompt_tokens - matched * request.block_tokens)
         flight = Flight(request, name, matched, uncached)
         self._flights[request.id] = entry.flights[request.id] = flight
@@ -160,7 +163,7 @@ class Fleet:
         entry.pending_prefill_tokens -= flight.uncached_tokens
         entry.row = None
         if entry.present:
-            self._index.computed(flight.replica, request.blocks)
+            self._landing.computed(flight.replica, request.blocks)
 
     def delivered(self, request: Request, cached_tokens: int) -> None:
         """The replica told how many of the prompt's tokens it found cached. Told before `done`, at most once.
@@ -223,7 +226,9 @@ class Fleet:
     # -- views -----------------------------------------------------------------------------------------------------
 
     def view(self, request: Request, now_s: float, without: Container[str] = ()) -> tuple[Replica, ...]:
-        """The replicas that may be chosen, as this request sees them; empty when there is none. Changes nothing."""
+        """The replicas that may be chosen, as this request sees them; empty when there is none."""
+        if self._landing:
+            self._landing.looked(now_s)
         matched, shared, scarce = self._index.found(request.blocks)
         model = request.model
         rows: list[Replica] = []
@@ -234,7 +239,7 @@ class Fleet:
                 continue
             reach = matched.get(name, 0)
             if reach:
-                reach = self._reach(entry, reach)
+                reach = entry.reach(reach, self.block_tokens)
             row = entry.row
             if (
                 row is None
@@ -253,7 +258,7 @@ class Fleet:
             return 0
         matched = self._index.matched(request.blocks)
         reaches = [
-            self._reach(entry, matched.get(entry.name, 0))
+            entry.reach(matched.get(entry.name, 0), self.block_tokens)
             for entry in self._entries.values()
             if entry.name not in without and entry.present and (entry.models is None or request.model in entry.models)
         ]
@@ -317,12 +322,3 @@ class Fleet:
     def _forget_if_idle(self, entry: Entry) -> None:
         if not entry.present and not entry.flights:
             del self._entries[entry.name]
-
-    def _reach(self, entry: Entry, blocks: int) -> int:
-        """A replica whose blocks are larger than ours can only hit whole ones of its own; one without a cache, none."""
-        if not entry.caching:
-            return 0
-        if entry.engine_block_tokens is None:
-            return blocks
-        tokens = blocks * self.block_tokens
-        return (tokens - tokens % entry.engine_block_tokens) // self.block_tokens

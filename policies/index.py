@@ -99,9 +99,13 @@ class PrefixIndex:
         if not blocks:
             return
         path, covered = self._path(blocks)
+        telling = expected and self.copies(name) is not None
+        there = self.matched(blocks).get(name, 0) if telling else 0
         holder = self._changed(name)
         if covered < len(blocks):
             path = self._tree.grown(holder, path, covered, blocks)
+        if telling:
+            holder.awaits(path, there)
         depths = holder.depths
         for run, depth in reversed(path):
             before = depths.get(run, 0)

@@ -42,6 +42,14 @@ class Holder:
         if len(self.given_up) > _GIVEN_UP:
             self.given_up.popitem(last=False)
 
+    def awaits(self, path: Path, there: int) -> None:
+        """Of what is held along the path only the first blocks are there: the rest was evicted, and comes again."""
+        start = 0
+        for run, depth in path:
+            if start + depth > there and self.depths.get(run) == depth:
+                self.expected.setdefault(run, max(0, there - start))
+            start += depth
+
     def settle(self, path: Path) -> None:
         """What is covered by the path is computed now."""
         for run, depth in path:

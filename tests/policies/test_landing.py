@@ -1,0 +1,92 @@
+"""What was computed but not told yet: engines answer first and publish after."""
+
+from policies.fleet import Fleet
+from policies.types import Request
+from tests.policies.test_fleet import fleet_of, matched, request
+
+A, OTHER = request("a"), request("other", 4, like=5)
+
+
+def telling() -> Fleet:
+    fleet = fleet_of("r1", "r2")
+    fleet.stored("r1", OTHER.blocks)  # it tells by events
+    return fleet
+
+
+def asked(fleet: Fleet, now_s: float, like: Request = A) -> int:
+    """Blocks of a prompt that r1 has, as a request sees it."""
+    return {replica.name: replica.matched_blocks for replica in fleet.view(like, now_s)}["r1"]
+
+
+def served(fleet: Fleet, one: Request = A) -> None:
+    fleet.sent(one, "r1")
+    fleet.first_token(one)
+    fleet.done(one)
+
+
+def test_the_next_request_sees_what_the_one_before_left_though_no_event_came() -> None:
+    fleet = telling()
+    served(fleet)
+    assert asked(fleet, 0.0) == 10
+    assert asked(fleet, 0.9) == 10
+
+
+def test_what_was_not_told_within_a_second_is_not_there() -> None:
+    fleet = telling()
+    served(fleet)
+    assert asked(fleet, 5.0) == 10  # patience begins with the first look
+    assert asked(fleet, 6.0) == 0
+
+
+def test_once_told_its_removal_counts_at_once() -> None:
+    fleet = telling()
+    served(fleet)
+    fleet.stored("r1", A.blocks)
+    assert asked(fleet, 0.0) == 10
+    fleet.removed("r1", A.blocks[6:])
+    assert asked(fleet, 0.1) == 6
+
+
+def test_what_was_evicted_and_is_sent_again_is_expected_again() -> None:
+    """The router remembers the prompt, the replica told it had given half of it up: a burst must stay together."""
+    fleet = telling()
+    served(fleet)
+    fleet.stored("r1", A.blocks)
+    asked(fleet, 0.0)
+    fleet.removed("r1", A.blocks[5:])
+    assert asked(fleet, 0.1) == 5
+    again = request("a2")
+    fleet.sent(again, "r1")
+    assert matched(fleet, request("a3")) == {"r1": 10, "r2": 0}
+    fleet.failed(again)  # it never computed them: what was told counts again
+    assert matched(fleet, request("a3")) == {"r1": 5, "r2": 0}
+
+
+def test_a_replica_that_left_or_was_emptied_is_owed_nothing() -> None:
+    fleet = telling()
+    served(fleet)
+    assert asked(fleet, 0.0) == 10
+    fleet.cleared("r1")
+    assert asked(fleet, 0.0) == 0
+    served(fleet, request("b"))
+    fleet.left("r1")
+    fleet.joined("r1")
+    assert asked(fleet, 0.5) == asked(fleet, 9.0) == 0
+
+
+def test_a_replica_whose_events_are_given_up_counts_by_what_was_sent() -> None:
+    fleet = telling()
+    served(fleet)
+    fleet.untold("r1")
+    assert asked(fleet, 0.0) == 10
+    assert asked(fleet, 2.0) == 10
+
+
+def test_prompts_settle_in_turn() -> None:
+    fleet = telling()
+    first, second = request("a"), request("b", 10, like=2)
+    served(fleet, first)
+    served(fleet, second)
+    fleet.stored("r1", second.blocks)
+    assert (asked(fleet, 0.0, first), asked(fleet, 0.0, second)) == (10, 10)
+    assert (asked(fleet, 1.0, first), asked(fleet, 1.0, second)) == (0, 10)

@@ -9,7 +9,8 @@ Not here: what batches mean (`kv_publisher`).
 import asyncio
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from typing import Final
 
 import zmq
@@ -105,6 +106,7 @@ class Feed:
                 raise FeedError(f"has KV events that can't be reached ({error.strerror})") from None
             finally:
                 socket.disable_monitor()
+                monitor.close(linger=0)  # the event loop would keep it for ever
 
     async def _listen(self, socket: zmq.asyncio.Socket, monitor: zmq.asyncio.Socket) -> None:
         socket.connect(self.source.endpoint)
@@ -224,10 +226,9 @@ class Feed:
         """Whether the publisher still has the batch heard last. Without an answer it gets the benefit of the doubt."""
         assert self.source.replay is not None, "asked only where there is a replay endpoint"  # noqa: S101
         try:
-            answers = replayed(self._context, self.source.replay, number, timeout_s=self._timeout_s)
-            async for found, payload in answers:
-                await answers.aclose()
-                return found > number or self.publisher.turn(found, payload) is Turn.SEEN
+            async with aclosing(self._again(self.source.replay, number)) as answers:
+                async for found, payload in answers:
+                    return found > number or self.publisher.turn(found, payload) is Turn.SEEN
         except ReplayError as error:
             self._replay_failed(error)
             return True
@@ -253,19 +254,21 @@ class Feed:
         """One go; False when batches were left out in the middle and another go may bring them."""
         publisher = self.publisher
         first = True
-        answers = replayed(self._context, endpoint, publisher.sequence.next, timeout_s=self._timeout_s)
-        async for number, payload in answers:
-            if until is not None and number >= until:
-                break
-            turn = publisher.turn(number, payload)
-            if turn is Turn.RESTARTED or (turn is Turn.AHEAD and not first):
-                await answers.aclose()
-                return False
-            if turn is not Turn.SEEN:
-                await self._take(number, payload)
-            first = False
-        await answers.aclose()
+        async with aclosing(self._again(endpoint, publisher.sequence.next)) as answers:
+            async for number, payload in answers:
+                if until is not None and number >= until:
+                    break
+                turn = publisher.turn(number, payload)
+                if turn is Turn.RESTARTED or (turn is Turn.AHEAD and not first):
+                    return False
+                if turn is not Turn.SEEN:
+                    await self._take(number, payload)
+                first = False
         return True
+
+    def _again(self, endpoint: str, start: int) -> AsyncGenerator[tuple[int, bytes], None]:
+        """Batches from `start` on; to be closed, for what is taken of them may raise."""
+        return replayed(self._context, endpoint, start, timeout_s=self._timeout_s)
 
     def _replay_failed(self, error: ReplayError) -> None:
         self.publisher.faults["replay_failed"] += 1

@@ -235,8 +235,8 @@ class Membership:
         held = self._joined.pop(name)
         self._fleet.closed(name)
         _log.info("replica %s (%s) leaves; %d requests run", name, held.address.url, self._fleet.remaining(name))
+        await self._events.unfollow(name)  # first: who follows asks the watcher of its model
         await self._watcher.unwatch(name)
-        await self._events.unfollow(name)
         self._fleet.left(name)
         going = _Leaving(name, held.address, self._upstreams.pop(name))
         self._leaving.append(going)

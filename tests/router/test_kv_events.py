@@ -441,6 +441,16 @@ async def test_another_service_behind_the_address(said):
         assert followed.untold == []
 
 
+async def test_sockets_are_closed_however_listening_ends(context):
+    """Here in the middle of a replay, with a batch that can't be followed."""
+    engine = Engine(context, batches=[packed_batch(stored(1) | {"block_size": 3, "token_ids": [1, 2, 3]})] * 3)
+    async with following(engine, first_retry_s=0.01) as followed:
+        sockets = followed.events._context._sockets
+        await until(lambda: len(engine.asked) > 8)
+        await until(lambda: not followed.events._followed["r1"].feeds and all(one.closed for one in sockets))
+    await engine.close()
+
+
 async def test_nobody_behind_the_address(unused_tcp_port):
     endpoint = f"tcp://127.0.0.1:{unused_tcp_port}"
     async with following(setting=endpoint) as followed:

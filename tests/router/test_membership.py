@@ -31,15 +31,17 @@ class Watching:
 
 
 class Following:
-    """Stands for the KV events."""
+    """Stands for the KV events: it asks the watcher of a replica's model for as long as it follows it."""
 
-    def __init__(self) -> None:
+    def __init__(self, watching: Watching) -> None:
+        self.watching = watching
         self.followed: dict[str, str] = {}
 
     def follow(self, name: str, url: str, setting: str) -> None:
         self.followed[name] = setting
 
     async def unfollow(self, name: str) -> None:
+        assert name in self.watching.watched
         del self.followed[name]
 
 
@@ -60,7 +62,8 @@ class Book:
 
     def __init__(self, **settings: object) -> None:
         self.fleet, self.clock, self.gone = Fleet(), Clock(), []
-        self.watching, self.following = Watching(self.fleet), Following()
+        self.watching = Watching(self.fleet)
+        self.following = Following(self.watching)
         self.upstreams: dict[str, Upstream] = {}
         self.made: list[str] = []
         self.membership = Membership(

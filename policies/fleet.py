@@ -252,15 +252,16 @@ class Fleet:
             rows.append(row)
         return tuple(rows)
 
-    def warmest(self, request: Request, without: Collection[str]) -> int:
-        """The longest match of the replicas that serve a request, open or closed, but for those in `without`."""
-        if len(without) == len(self._entries) or not request.blocks:
+    def warmest(self, request: Request, view: Sequence[Replica]) -> int:
+        """The longest match of the replicas that serve a request, open or closed, but are not in its view."""
+        if len(view) == len(self._entries) or not request.blocks:
             return 0
+        shown = {replica.name for replica in view}
         matched = self._index.matched(request.blocks)
         reaches = [
             entry.reach(matched.get(entry.name, 0), self.block_tokens)
             for entry in self._entries.values()
-            if entry.name not in without and entry.present and (entry.models is None or request.model in entry.models)
+            if entry.name not in shown and entry.present and (entry.models is None or request.model in entry.models)
         ]
         return max(reaches, default=0)
 

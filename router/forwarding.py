@@ -11,6 +11,7 @@ from router.http.upstream import Upstream
 from router.tenants import CREDENTIALS
 
 _FOR: Final = b"x-forwarded-for"
+_COLON: Final = b": "
 
 
 class Forwarding:
@@ -18,7 +19,7 @@ class Forwarding:
 
     def __init__(self, replica_key: str | None, credentials: frozenset[bytes] = frozenset()) -> None:
         """`credentials` are the headers in which clients bring theirs, when they are for this router alone."""
-        self._authorization = f"Authorization: Bearer {replica_key}\r\n".encode() if replica_key else b""
+        self._authorization = (f"Authorization: Bearer {replica_key}".encode(),) if replica_key else ()
         self._replaced = credentials | {_FOR} | ({b"authorization"} if replica_key else set())
 
     def __repr__(self) -> str:
@@ -31,16 +32,13 @@ class Forwarding:
             earlier = [value for name, value in headers if name.lower() == _FOR]
             headers = [field for field in headers if field[0].lower() not in self._replaced]
             peer = b", ".join([*earlier, peer])
-        parts = [b"\r\n", *[b"%b: %b\r\n" % field for field in headers]]
-        if self._authorization:
-            parts.append(self._authorization)
-        parts.append(b"X-Forwarded-For: %b\r\n" % peer)
+        lines = [b"", *map(_COLON.join, headers), *self._authorization]
+        lines.append(b"X-Forwarded-For: " + peer)
         if call.host and b"x-forwarded-host" not in named:  # a proxy before this one knows better
-            parts.append(b"X-Forwarded-Host: %b\r\n" % call.host)
+            lines.append(b"X-Forwarded-Host: " + call.host)
         if call.body or call.method == b"POST":
-            parts.append(b"Content-Length: %d\r\n" % len(call.body))
-        parts.append(b"\r\n")
-        return b"".join(parts)
+            lines.append(b"Content-Length: %d" % len(call.body))
+        return b"\r\n".join(lines) + b"\r\n\r\n"
 
 
 def forwardings(replica_key: str | None, credentials: frozenset[bytes]) -> dict[str, Forwarding]:

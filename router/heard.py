@@ -74,6 +74,9 @@ class Heard:
             return None
         if not self._is_stream():
             return answer_of(b"".join(self._pieces))
+        self._pieces = [b"".join(self._pieces)]
+        if self._finished is None and b'"stop"' not in self._pieces[0]:  # it was cut, or ended for another reason
+            return None
         self._read(last=True)
         if self._given_up or self._finished != "stop":
             return None

@@ -90,7 +90,7 @@ class Losses:
 
     def _beyond(self, placed: Placed, available_tokens: int) -> int:
         """Tokens that only replicas out of the view were believed to hold."""
-        warmest = self._fleet.warmest(placed.request, {replica.name for replica in placed.view})
+        warmest = self._fleet.warmest(placed.request, placed.view)
         return max(0, warmest * placed.request.block_tokens - available_tokens)
 
     def _mismatched(self, placed: Placed, outcome: Outcome) -> None:

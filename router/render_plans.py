@@ -15,9 +15,10 @@ import orjson
 
 from policies.values import Fixed
 from router.chat import conversation
+from router.places import Guard, Place
 from router.prompt_cache import utf8
 from router.templates import ChatTemplate
-from router.traced import Guard, Place, Trace, Traced
+from router.traced import Trace, Traced
 
 _SHAPING: Final = (
     "tools",

@@ -17,12 +17,10 @@ import jinja2.runtime
 import jinja2.sandbox
 import jinja2.utils
 
-Changes = tuple[tuple[str, tuple[Any, ...]], ...]
-"""String methods with their arguments, one applied after the other; before those of a split, which part is taken."""
+from router.places import SPLITTING, Guard, Place, asked
 
 CHANGING = frozenset(["strip", "lstrip", "rstrip", "replace", "lower", "upper", "title"])
 _ASKING = frozenset(["startswith", "endswith"])
-_SPLITTING = frozenset(["split", "rsplit"])
 _TYPE_TESTS = frozenset(
     ["string", "defined", "undefined", "none", "mapping", "iterable", "sequence", "boolean", "true", "false", "number"]
 )
@@ -34,39 +32,6 @@ _LOST = "\ue0f1?\uf8a2"  # the text of every traced string: seen nowhere but whe
 
 class Untraceable(Exception):  # noqa: N818 -- named after what it says
     """The template does something with a content that can't be followed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The content of message number `message`, changed by `changes`."""
-
-    message: int
-    changes: Changes = ()
-
-    def of(self, contents: list[str]) -> str:
-        """What stands here when these are the contents."""
-        value = contents[self.message]
-        if not self.changes:
-            return value
-        for name, arguments in self.changes:
-            if name in _SPLITTING:
-                value = getattr(value, name)(*arguments[1:])[arguments[0]]
-            else:
-                value = getattr(value, name)(*arguments)
-        return value
-
-
-@dataclass(frozen=True, slots=True)
-class Guard:
-    """A question the template asked of a place, and the answer it got."""
-
-    place: Place
-    question: str
-    arguments: tuple[Any, ...]
-    answer: bool
-
-    def holds(self, contents: list[str]) -> bool:
-        return asked(self.place.of(contents), self.question, self.arguments) is self.answer
 
 
 @dataclass(slots=True)
@@ -81,11 +46,6 @@ class Trace:
         answer = asked(place.of(self.contents), question, arguments)
         self.guards.append(Guard(place, question, arguments, answer))
         return answer
-
-
-def asked(value: str, question: str, arguments: tuple[Any, ...]) -> bool:
-    """A string method's answer; of the empty question, whether there is any text."""
-    return bool(getattr(value, question)(*arguments)) if question else bool(value)
 
 
 def _blind(*_: object, **__: object) -> NoReturn:
@@ -135,7 +95,7 @@ class Traced(Joined):
             raise Untraceable
         if name in CHANGING:
             return self.changed(name, arguments)
-        if name in _SPLITTING:
+        if name in SPLITTING:
             return _Split(self, name, arguments)
         return self.trace.asked(self.place, name, arguments)
 
@@ -275,7 +235,7 @@ class TracingSandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
     @staticmethod
     def _of_traced(obj: Joined | _Split, attribute: str) -> _Method:
-        if isinstance(obj, Traced) and attribute in (CHANGING | _ASKING | _SPLITTING):
+        if isinstance(obj, Traced) and attribute in (CHANGING | _ASKING | SPLITTING):
             return _Method(obj, attribute)
         raise Untraceable
 

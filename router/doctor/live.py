@@ -7,10 +7,10 @@ it. Not here: HTTP (`router.doctor.asking`), how two sketches compare (`sketches
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-from msgspec import Struct, field
 
 from router.doctor import report
 from router.doctor.causes import told_of
@@ -37,13 +37,15 @@ _LEAST_CHARS = 128
 _FIRST = 8  # sketches of a route before anything is said
 
 
-class _Lost(Struct):
+@dataclass(slots=True)
+class _Lost:
     example: Loss
     sketches: int = 0
     chars: int = 0
 
 
-class _Window(Struct):
+@dataclass(slots=True)
+class _Window:
     from_s: float
     requests: int = 0
     tokens: int = 0
@@ -53,7 +55,8 @@ class _Window(Struct):
     lost: dict[tuple[str, str], _Lost] = field(default_factory=dict)
 
 
-class _Route(Struct):
+@dataclass(slots=True)
+class _Route:
     now: _Window
     before: _Window | None = None
     count: int = 0

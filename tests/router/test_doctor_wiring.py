@@ -76,7 +76,7 @@ async def test_a_fault_of_the_doctor_fails_no_request(monkeypatch, caplog):
     def fault(*_):
         raise ValueError("bank of secrets")
 
-    monkeypatch.setattr("router.doctor.live.Live.seen", fault)
+    monkeypatch.setattr("router.doctor.live.asked", fault)
     async with fake_replica(ANSWER) as replica, router_over(replica) as up:
         with caplog.at_level(logging.ERROR):
             await sent(up, broken("clock")[:1])

@@ -2,7 +2,8 @@
 
 import pytest
 
-from router.traced import Guard, Joined, Place, Trace, Traced, Untraceable
+from router.places import Guard, Place
+from router.traced import Joined, Trace, Traced, Untraceable
 
 
 def traced(content: str = " ab") -> Traced:

@@ -68,7 +68,7 @@ class Accounts:
         word = _word(ending)
         if ending is not None:
             self._judged(choice.replica, ending, word)
-        told = usage(ending.tail) if ending is not None and ending.status == 200 else UNKNOWN
+        told = usage(ending.said + ending.tail) if ending is not None and ending.status == 200 else UNKNOWN
         cached_tokens = self._delivered(placed, told, word)
         available = max([replica.matched_blocks for replica in placed.view])
         outcome = Outcome(
@@ -130,7 +130,7 @@ class Accounts:
             self._watcher.failed(replica, "silent" if ending.given_up else "cut")
         elif ending.status >= 500 and ending.status != 503:
             self._watcher.failed(replica, "status_5xx")
-        elif word == "error-event" and not clients_fault(ending.tail):
+        elif word == "error-event" and not clients_fault(ending.said + ending.tail):
             self._watcher.failed(replica, "error_event")
         elif word == "aborted":  # an engine that is shutting down says 200 and gives up what it is sent
             self._watcher.failed(replica, "aborted")
@@ -145,6 +145,6 @@ def _word(ending: Ending | None) -> str:
         return "given-up" if ending.given_up else "cut"
     if ending.status >= 400:
         return "client-error" if ending.status < 500 else "replica-error"
-    if ending.event_stream and error_event(ending.tail):
+    if ending.event_stream and error_event(ending.said + ending.tail):
         return "error-event"
     return "aborted" if aborted(ending.tail) else "ok"

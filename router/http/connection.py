@@ -12,11 +12,9 @@ import httptools
 from router.http.exchange import NOBODY, Attempt, BrokenOff, Ending, Lost, TimedOut, UpstreamError, ends_a_stream
 from router.http.messages import HOP_BY_HOP, Framing, Headers, Reply, without_empty_lines, without_hop_by_hop
 from router.http.reading import READ_BYTES, Pool, SmallReads, read_by
+from router.http.tail import STREAM_TAIL_BYTES, TAIL_BYTES, Tail
 
 _HEAD_BYTES: Final = 256 * 1024  # a reply head larger than this is no HTTP
-_TAIL_BYTES: Final = 32 * 1024  # how much of a reply's end is kept for reading usage
-_STREAM_TAIL_BYTES: Final = 4 * 1024  # its usage has an event of its own; what is kept costs as long as it lasts
-_PIECE_BYTES: Final = 2 * 1024  # smaller pieces are joined, so that the kept end has a useful length
 _SHORT_BYTES: Final = 16 * 1024  # a measured reply up to this size is passed on once it is whole
 _FIRST_BYTES: Final = 16  # of any other reply, if its first event is not shorter: enough to tell what that is
 
@@ -30,6 +28,7 @@ class ReplicaConnection(asyncio.Protocol):
         self._small = False
         self._ending: asyncio.Future[Ending] | None = None
         self._parser = httptools.HttpResponseParser(self)
+        self._tail = Tail()
         self._loop = asyncio.get_running_loop()
 
     def started(self, request: bytes, reply: Reply, attempt: Attempt, head_only: bool) -> asyncio.Future[Ending]:
@@ -37,7 +36,8 @@ class ReplicaConnection(asyncio.Protocol):
         self._reply = reply
         self._attempt = attempt
         ending = self._ending = self._loop.create_future()
-        self._head = self._first = self._reason = self._before_last = self._last = b""
+        self._head = self._first = self._reason = b""
+        self._tail.begun()
         self._wanted_bytes = _FIRST_BYTES
         self._headers: Headers = []
         self._status = 0
@@ -64,7 +64,7 @@ class ReplicaConnection(asyncio.Protocol):
         if exc is None and not self.headed and self._status_known() and not self._measured():
             self._wanted_bytes = 0
             self._begin(b"")
-        said = not self._event_stream or ends_a_stream(self._before_last + self._last)
+        said = not self._event_stream or ends_a_stream(self._tail.whole())
         if self._reply is not None and self._delimited_by_close and exc is None and said:
             self._reply.end()
             self._end(whole=True)
@@ -88,7 +88,7 @@ class ReplicaConnection(asyncio.Protocol):
             self._broke_off("the replica sent bytes beyond the end of its reply")
             return
         if self._complete:
-            data = without_empty_lines(data, self._headers, self._last)
+            data = without_empty_lines(data, self._headers, self._tail.last)
         if self._flowing:
             reply.write(data)
         elif self.headed:
@@ -128,24 +128,9 @@ class ReplicaConnection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         if not self.headed:
             self._first += body
-        if len(self._last) + len(body) <= _PIECE_BYTES:  # a stream's small events, or one that was cut in two
-            self._last += body
-        else:
-            if self._attempt.ear is not None:
-                self._attempt.ear.heard(self._before_last)
-            self._before_last = self._last
-            self._last = body
-            if len(body) > _STREAM_TAIL_BYTES:
-                self._keep_end(body, _STREAM_TAIL_BYTES if self._event_stream else _TAIL_BYTES)
+        self._tail.add(body, self._attempt.ear, STREAM_TAIL_BYTES if self._event_stream else TAIL_BYTES)
         if not self._framed:
             self._pieces.append(body)
-
-    def _keep_end(self, body: bytes, end_bytes: int) -> None:
-        if len(body) > end_bytes:
-            if self._attempt.ear is not None:
-                self._attempt.ear.heard(self._before_last)
-                self._attempt.ear.heard(body[:-end_bytes])
-            self._before_last, self._last = b"", body[-end_bytes:]
 
     def on_message_complete(self) -> None:
         if 100 <= self._status < 200:
@@ -233,7 +218,7 @@ class ReplicaConnection(asyncio.Protocol):
         assert self._reply is not None  # noqa: S101 -- data_received returned otherwise
         if not data:
             return
-        if not self._begun and self._last and self._status < 400:
+        if not self._begun and self._tail.last and self._status < 400:
             self._begun = True
             self._attempt.began()
         if self._framed:
@@ -255,7 +240,8 @@ class ReplicaConnection(asyncio.Protocol):
             if self._small:
                 self._small = False
                 read_by(self.transport, self)
-            self._attempt, self._before_last, self._last = NOBODY, b"", b""  # while idle, hold nothing of the last one
+            self._attempt = NOBODY  # while idle, hold nothing of the last one
+            self._tail.begun()
             self._pool.kept(self)
         else:
             self.transport.close()
@@ -287,8 +273,8 @@ class ReplicaConnection(asyncio.Protocol):
     def _end(self, *, whole: bool, detail: str = "", given_up: bool = False) -> None:
         ending, self._reply, self._ending = self._ending, None, None
         if ending is not None and not ending.done():
-            tail = self._before_last + self._last
-            ending.set_result(Ending(self._status, whole, detail, self._event_stream, tail, given_up))
+            tail, said = self._tail.whole(), self._tail.said()
+            ending.set_result(Ending(self._status, whole, detail, self._event_stream, tail, given_up, said))
 
     # -- pace ------------------------------------------------------------------------------------------------------
 

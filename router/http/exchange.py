@@ -68,9 +68,11 @@ class Ending(Value, frozen=True):
     """Why it was broken off; empty when whole."""
     event_stream: bool
     tail: bytes
-    """The end of the body, for reading usage; at most about 64 KiB."""
+    """The end of the body; at most about 64 KiB."""
     given_up: bool = False
     """The router broke it off, for the replica's silence or its leaving; else the replica did."""
+    said: bytes = b""
+    """What stood before the tail of usage and errors, as far as their names and figures."""
 
 
 class Ear(Protocol):

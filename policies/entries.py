@@ -35,6 +35,10 @@ class Entry:
     caching: bool = True
     landed_blocks: int | None = None
     """Of prompts that ended since it was asked for a report, in which they may still run; None while none is asked."""
+    landed_requests: int = 0
+    """How many those are."""
+    others: int = 0
+    """Requests it has beside ours, by its last report: of other routers, or of clients that go past this one."""
     row: Replica | None = None
     """The last row made of it, good for every view that differs in nothing; None once a fact came."""
     row_matched: int = 0
@@ -50,7 +54,7 @@ class Entry:
         report = self.report
         self.row = row = Replica(
             self.name,
-            len(self.flights),
+            len(self.flights) + self.others,
             self.pending_prefill_tokens,
             matched,
             shared,
@@ -79,6 +83,7 @@ class Entry:
         self.row = None
         if self.landed_blocks is not None:
             self.landed_blocks += len(flight.request.blocks)
+            self.landed_requests += 1
         if flight.prefilling:
             self.pending_prefill_tokens -= flight.uncached_tokens
 
@@ -98,8 +103,11 @@ class Entry:
         if self.given_capacity_blocks is None and report.capacity_blocks is not None:
             own_tokens = self.engine_block_tokens or block_tokens
             self.capacity.stated_blocks = report.capacity_blocks * own_tokens // block_tokens
+        if report.running is not None:
+            ours = len(self.flights) + self.landed_requests
+            self.others = max(0, report.running + (report.waiting or 0) - ours)
         coming = sum([len(flight.request.blocks) for flight in self.flights.values()]) + (self.landed_blocks or 0)
-        self.landed_blocks = None
+        self.landed_blocks, self.landed_requests = None, 0
         self.capacity.pinned(report.kv_used_fraction, coming)
 
 

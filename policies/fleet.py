@@ -56,7 +56,7 @@ class Fleet:
         else:
             entry.weight, entry.given_capacity_blocks, entry.capacity = weight, capacity_blocks, capacity
             entry.present, entry.open, entry.models, entry.caching = True, True, None, True
-            entry.report, entry.reported_s, entry.engine_block_tokens = Report(), None, None
+            entry.report, entry.reported_s, entry.engine_block_tokens, entry.others = Report(), None, None, 0
         entry.capacity_blocks = entry.limit_blocks = capacity_blocks
         entry.row = None
         self._index.joined(name, capacity_blocks)
@@ -101,7 +101,8 @@ class Fleet:
 
     def asked(self, name: str) -> None:
         """A report is on its way. It was made before it comes: what ends meanwhile may be running in it."""
-        self._entry(name).landed_blocks = 0
+        entry = self._entry(name)
+        entry.landed_blocks = entry.landed_requests = 0
 
     def reported(self, name: str, report: Report, now_s: float) -> None:
         """A replica spoke of itself."""
@@ -111,10 +112,15 @@ class Fleet:
     def stored(self, name: str, keys: Sequence[bytes], parent: bytes | None = None) -> None:
         """By its events, the replica stored these blocks after `parent`. From now on its word is its match."""
         self._index.stored(self._changed(name).name, keys, parent)
+        self._landing.told(name)
 
     def telling(self, name: str) -> Copies:
-        """What the replica told by events, to enter many blocks at once; good until the next fact."""
+        """What the replica told by events, to enter many blocks at once; good until the next fact. `told` ends it."""
         return self._index.telling(self._changed(name).name)
+
+    def told(self, name: str) -> None:
+        """What was entered by `telling` is all the replica told at once."""
+        self._landing.told(name)
 
     def tells(self, name: str) -> bool:
         """Whether the replica tells by events what it holds."""
@@ -207,8 +213,7 @@ class Fleet:
     def answered(self, name: str, request: Request, output_blocks: tuple[bytes, ...]) -> None:
         """The answer of a request that is done, known later than that."""
         if output_blocks and name in self.replicas():
-            self._changed(name)
-            self._index.recorded(name, request.blocks + output_blocks)
+            self._index.recorded(self._changed(name).name, request.blocks + output_blocks)
 
     def failed(self, request: Request) -> None:
         """The replica did not serve the request: blocks that only it would have brought are withdrawn.

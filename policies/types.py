@@ -35,7 +35,7 @@ class Replica(Value, frozen=True):
 
     name: str
     in_flight: int
-    """Requests sent and not yet done."""
+    """Requests sent and not yet done, and others' (another router's) as far as the replica's last report tells."""
     pending_prefill_tokens: int
     """Uncached prompt tokens of requests sent whose first token has not come yet."""
     matched_blocks: int

@@ -102,6 +102,7 @@ class Publisher:
                     return
                 at += 1
             yield
+        self._fleet.told(self._name)
 
     def _one(self, told: Event) -> Iterator[None]:
         if type(told) is Removed:

@@ -254,7 +254,7 @@ def test_a_view_has_what_is_known_and_changes_nothing() -> None:
     fleet.reported("r1", Report(running=3, waiting=1, kv_used_fraction=0.5), 10.0)
     [replica] = fleet.view(B, 12.5)
     assert fleet.view(B, 12.5) == (replica,)
-    assert (replica.in_flight, replica.pending_prefill_tokens, replica.matched_blocks) == (1, 165, 10)
+    assert (replica.in_flight, replica.pending_prefill_tokens, replica.matched_blocks) == (4, 165, 10)
     assert (replica.held_blocks, replica.capacity_blocks, replica.weight) == (10, 100, 2.0)
     assert (replica.engine_running, replica.engine_waiting, replica.engine_kv_used_fraction) == (3, 1, 0.5)
     assert replica.report_age_s == 2.5

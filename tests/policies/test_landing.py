@@ -47,6 +47,23 @@ def test_once_told_its_removal_counts_at_once() -> None:
     assert asked(fleet, 0.1) == 6
 
 
+def test_what_was_told_and_removed_before_anybody_looked_is_gone() -> None:
+    fleet = telling()
+    served(fleet)
+    fleet.stored("r1", A.blocks)
+    fleet.removed("r1", A.blocks[6:])
+    assert asked(fleet, 0.0) == 6
+    told = request("t", 4, like=3)
+    served(fleet, told)
+    copies, before = fleet.telling("r1"), None
+    for key in told.blocks:
+        copies.stored_one(key, before)
+        before = key
+    fleet.told("r1")
+    fleet.removed("r1", told.blocks)
+    assert asked(fleet, 0.0, told) == 0
+
+
 def test_what_was_evicted_and_is_sent_again_is_expected_again() -> None:
     """The router remembers the prompt, the replica told it had given half of it up: a burst must stay together."""
     fleet = telling()
@@ -82,11 +99,11 @@ def test_a_replica_whose_events_are_given_up_counts_by_what_was_sent() -> None:
     assert asked(fleet, 2.0) == 10
 
 
-def test_prompts_settle_in_turn() -> None:
+def test_each_prompt_is_awaited_by_itself() -> None:
     fleet = telling()
     first, second = request("a"), request("b", 10, like=2)
     served(fleet, first)
     served(fleet, second)
-    fleet.stored("r1", second.blocks)
     assert (asked(fleet, 0.0, first), asked(fleet, 0.0, second)) == (10, 10)
+    fleet.stored("r1", second.blocks)
     assert (asked(fleet, 1.0, first), asked(fleet, 1.0, second)) == (0, 10)

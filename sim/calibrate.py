@@ -1,18 +1,18 @@
 """`router sim calibrate`: how long the engine around the kernels takes, fitted to a log of a real server.
 
 A profile's kernel times stay; the log is replayed through the engine model with other d0 (seconds a step), d1 (a
-sequence and step) and front end (seconds a request, outside of its steps): Nelder and Mead's simplex (1965) over d0 and
-d1, the front end in closed form. The loss is the mean squared relative error of the percentiles of TTFT, TPOT and
-end-to-end time, and that of every request's TPOT. The one rule: trust d0 + d1 times the usual batch; how it is split
-between them a log of one load hardly tells. Not here: reading logs (`engine_logs`).
+sequence and step) and front end (seconds a request, outside of its steps): a simplex over d0 and d1, the front end in
+closed form. The loss is the mean squared relative error of the percentiles of TTFT, TPOT and end-to-end time, and that
+of every request's TPOT. The one rule: trust d0 + d1 times the usual batch; how it is split between them a log of one
+load hardly tells. Not here: reading logs (`engine_logs`) and prompts (`engine_prompts`), what is printed
+(`report_calibration`).
 """
 
 import argparse
-import json
 import math
 import sys
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +20,13 @@ from numpy.typing import NDArray
 
 from sim.cost import DEFAULT_PROFILE, PROFILES, Profile
 from sim.engine_logs import EngineLog, read_log
+from sim.engine_prompts import told
 from sim.errors import OptionError
-from sim.replay import Timings, replayed
+from sim.replay import Sent, Timings, replayed
+from sim.report_calibration import Calibration, Error, Knobs, printed, written
+from sim.simplex import lowest
 
-POINTS = ("mean", "p50", "p90", "p95", "p99")
+POINTS = ("mean", "p10", "p25", "p50", "p75", "p90", "p95", "p99")
 QUANTITIES = ("ttft", "tpot", "e2e")
 
 _Floats = NDArray[np.float64]
@@ -43,44 +46,6 @@ class Engine:
     async_scheduling: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Knobs:
-    """What is fitted, in seconds."""
-
-    d0_s: float
-    d1_s: float
-    front_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Error:
-    """One statistic of the log, and how far the model is off, as a fraction of it."""
-
-    quantity: str
-    point: str
-    real_s: float
-    before: float
-    after: float
-
-
-@dataclass(frozen=True, slots=True)
-class Calibration:
-    """What came of a fit. `errors` are of the requests it did not see when a part was held out."""
-
-    profile: str
-    requests: int
-    skipped: int
-    held_out: int
-    before: Knobs
-    after: Knobs
-    replays: int
-    errors: tuple[Error, ...]
-
-    @property
-    def worst(self) -> float:
-        return max(abs(error.after) for error in self.errors)
-
-
 def calibrated(log: EngineLog, profile: Profile, engine: Engine, *, hold_out: bool = False) -> Calibration:
     """Fit the three knobs. With `hold_out` every other request is only used to measure the error.
 
@@ -94,87 +59,61 @@ def calibrated(log: EngineLog, profile: Profile, engine: Engine, *, hold_out: bo
     def run(d0_s: float, d1_s: float) -> Timings:
         nonlocal replays
         replays += 1
-        timed = replace(profile, d0_s=d0_s, d1_s=d1_s)
-        return replayed(
-            log.sent,
-            timed,
-            engine.blocks,
-            block_tokens=engine.block_tokens,
-            max_num_seqs=engine.max_num_seqs,
-            max_batched_tokens=engine.max_batched_tokens,
-            async_scheduling=engine.async_scheduling,
-        )
+        return _replayed(log.sent, replace(profile, d0_s=d0_s, d1_s=d1_s), engine)
 
     def loss(point: _Floats) -> float:
         if min(point) < 0:
             return math.inf
-        d0_s, d1_s = (point * (_STEP_S, _SEQUENCE_S)).tolist()
-        took = run(d0_s, d1_s)
-        told = _later(_statistics(took, fitted), _front_s(took, log.took, fitted))
+        took = run(*(point * (_STEP_S, _SEQUENCE_S)).tolist())
+        seen = _later(_statistics(took, fitted), _front_s(took, log.took, fitted))
         alike = _relative(took.tpot_s[fitted], log.took.tpot_s[fitted])
-        return float(np.mean(_relative(told, truth) ** 2) + np.mean(alike**2))
+        return float(np.mean(_relative(seen, truth) ** 2) + np.mean(alike**2))
 
     best = lowest(loss, np.array([profile.d0_s / _STEP_S, profile.d1_s / _SEQUENCE_S]))
     d0_s, d1_s = (best * (_STEP_S, _SEQUENCE_S)).tolist()
-    start, end = run(profile.d0_s, profile.d1_s), run(d0_s, d1_s)
-    knobs = Knobs(d0_s, d1_s, _front_s(end, log.took, fitted))
-    real = _statistics(log.took, judged)
-    before = _relative(_statistics(start, judged), real)
-    after = _relative(_later(_statistics(end, judged), knobs.front_s), real)
+    end = run(d0_s, d1_s)
+    before = Knobs(profile.d0_s, profile.d1_s, profile.front_s)
+    after = Knobs(d0_s, d1_s, _front_s(end, log.took, fitted))
     return Calibration(
         profile=profile.name,
         requests=len(log.sent),
         skipped=log.skipped,
         held_out=len(judged) if hold_out else 0,
-        before=Knobs(profile.d0_s, profile.d1_s, 0.0),
-        after=knobs,
-        replays=replays,
-        errors=tuple(
-            Error(quantity, point, float(real[row, column]), float(before[row, column]), float(after[row, column]))
-            for row, quantity in enumerate(QUANTITIES)
-            for column, point in enumerate(POINTS)
-            if not math.isnan(real[row, column])
+        prompt_tokens=sum(request.prompt_tokens for request in log.sent),
+        cached_tokens=end.cached_tokens if any(request.begins for request in log.sent) else None,
+        preemptions=end.preemptions,
+        before=before,
+        after=after,
+        errors=_errors(
+            _statistics(log.took, judged),
+            _statistics(run(0.0, 0.0), judged),
+            _later(_statistics(run(profile.d0_s, profile.d1_s), judged), before.front_s),
+            _later(_statistics(end, judged), after.front_s),
         ),
+        replays=replays,
     )
 
 
-def lowest(loss: Callable[[_Floats], float], start: _Floats, *, most: int = 90, close: float = 2e-3) -> _Floats:
-    """The point of the least loss that Nelder and Mead's simplex finds, in `most` evaluations."""
-    corners = [start, *(start + step for step in np.eye(len(start)) * np.maximum(1.0, start / 2))]
-    known = [(loss(corner), corner) for corner in corners]
-    asked = len(known)
-    while asked < most:
-        known.sort(key=lambda pair: pair[0])
-        worst = known[-1]
-        spread = max(float(np.abs(corner - known[0][1]).max()) for _, corner in known)
-        if spread < close:
-            break
-        centre = np.mean([corner for _, corner in known[:-1]], axis=0)
+def _replayed(sent: Sequence[Sent], profile: Profile, engine: Engine) -> Timings:
+    return replayed(
+        sent,
+        profile,
+        engine.blocks,
+        block_tokens=engine.block_tokens,
+        max_num_seqs=engine.max_num_seqs,
+        max_batched_tokens=engine.max_batched_tokens,
+        async_scheduling=engine.async_scheduling,
+    )
 
-        def tried(factor: float, centre: _Floats = centre, worst: _Floats = worst[1]) -> tuple[float, _Floats]:
-            point = centre + factor * (centre - worst)
-            return loss(point), point
 
-        asked += 1
-        ahead = tried(1.0)
-        if ahead[0] < known[0][0]:
-            asked += 1
-            further = tried(2.0)
-            known[-1] = min(ahead, further, key=lambda pair: pair[0])
-        elif ahead[0] < known[-2][0]:
-            known[-1] = ahead
-        else:
-            asked += 1
-            nearer = tried(0.5) if ahead[0] < worst[0] else tried(-0.5)
-            if nearer[0] < min(ahead[0], worst[0]):
-                known[-1] = nearer
-            else:
-                best = known[0][1]
-                known[1:] = [(loss(point), point) for point in ((best + corner) / 2 for _, corner in known[1:])]
-                asked += len(known) - 1
-    known.sort(key=lambda pair: pair[0])
-    lowest_point: _Floats = known[0][1]
-    return lowest_point
+def _errors(real: _Floats, *models: _Floats) -> tuple[Error, ...]:
+    off = [_relative(model, real) for model in models]
+    return tuple(
+        Error(quantity, point, float(real[row, column]), *(float(each[row, column]) for each in off))
+        for row, quantity in enumerate(QUANTITIES)
+        for column, point in enumerate(POINTS)
+        if not math.isnan(real[row, column])
+    )
 
 
 def _statistics(took: Timings, which: NDArray[np.int_]) -> _Floats:
@@ -202,9 +141,14 @@ def _later(statistics: _Floats, front_s: float) -> _Floats:
 
 
 def _front_s(model: Timings, real: Timings, which: NDArray[np.int_]) -> float:
-    """The delay with the least squared relative error of each request's TTFT; the short ones tell. Never negative."""
-    weight = 1 / real.ttft_s[which] ** 2
-    return max(0.0, float(((real.ttft_s - model.ttft_s)[which] * weight).sum() / weight.sum()))
+    """The delay with the least relative error of each request's TTFT; never negative.
+
+    The sum of errors, not of their squares: a server's first step takes long, and is one of many.
+    """
+    late, weight = (real.ttft_s - model.ttft_s)[which], 1 / real.ttft_s[which]
+    order = np.argsort(late)
+    sums = np.cumsum(weight[order])
+    return max(0.0, float(late[order][np.searchsorted(sums, sums[-1] / 2)]))
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
@@ -214,14 +158,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `router sim calibrate`."""
     add = parser.add_argument
     add("log", type=Path, metavar="LOG", help="JSONL or CSV, a request a row, or the result of `vllm bench serve`")
+    add("--prompts", type=Path, metavar="TRACE", help="a trace of the log's requests, in its order: how prompts begin")
+    add("--trace-block-size", dest="trace_block_tokens", type=_count(1), metavar="N", help="tokens in a trace's block")
     add("--profile", default=DEFAULT_PROFILE, metavar="NAME", help="whose kernel times hold (%(default)s)")
-    add("--blocks", type=int, metavar="N", help="the server's num_gpu_blocks (what fits beside the weights)")
-    add("--block-size", type=int, default=16, metavar="N", help="tokens in a block (%(default)s)")
-    add("--max-num-seqs", type=int, default=256, metavar="N", help="requests in one batch (%(default)s)")
-    add("--max-num-batched-tokens", type=int, default=8192, metavar="N", help="tokens in one step (%(default)s)")
+    add("--blocks", type=_count(2), metavar="N", help="the server's num_gpu_blocks (what fits beside the weights)")
+    add("--block-size", type=_count(1), default=16, metavar="N", help="tokens in a block (%(default)s)")
+    add("--max-num-seqs", type=_count(1), default=256, metavar="N", help="requests in one batch (%(default)s)")
+    add("--max-num-batched-tokens", type=_count(1), default=8192, metavar="N", help="tokens in one step (%(default)s)")
     add("--sync-scheduling", action="store_true", help="the server ran with --no-async-scheduling, or before vLLM 0.14")
     add("--held-out", action="store_true", help="fit every other request, report the error of the rest")
     add("--json", action="store_true", help="print JSON, alone on stdout")
+
+
+def _count(least: int) -> Callable[[str], int]:
+    def counted(text: str) -> int:
+        number = int(text)
+        if number < least:
+            raise argparse.ArgumentTypeError(f"{text} is less than {least}")
+        return number
+
+    counted.__name__ = "whole number"  # argparse says: invalid whole number value
+    return counted
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -229,38 +186,22 @@ def main(arguments: argparse.Namespace) -> int:
     profile = PROFILES.get(arguments.profile)
     if profile is None:
         raise OptionError(f"no profile is named {arguments.profile!r}. There are: {', '.join(PROFILES)}")
-    blocks = arguments.blocks or profile.capacity_tokens // arguments.block_size
-    engine = Engine(
-        blocks,
-        arguments.block_size,
-        arguments.max_num_seqs,
-        arguments.max_num_batched_tokens,
-        not arguments.sync_scheduling,
-    )
-    found = calibrated(read_log(arguments.log), profile, engine, hold_out=arguments.held_out)
+    size, budget = arguments.block_size, arguments.max_num_batched_tokens
+    if budget < arguments.max_num_seqs:
+        raise OptionError(
+            f"--max-num-batched-tokens {budget} is less than --max-num-seqs {arguments.max_num_seqs}: no engine runs so"
+        )
+    if arguments.trace_block_tokens and not arguments.prompts:
+        raise OptionError("--trace-block-size has no meaning without --prompts")
+    log = read_log(arguments.log)
+    if arguments.prompts:
+        sent = told(log.sent, arguments.prompts, size, trace_block_tokens=arguments.trace_block_tokens)
+        log = replace(log, sent=sent)
+    blocks = arguments.blocks or profile.capacity_tokens // size
+    engine = Engine(blocks, size, arguments.max_num_seqs, budget, not arguments.sync_scheduling)
+    found = calibrated(log, profile, engine, hold_out=arguments.held_out)
     if arguments.json:
-        sys.stdout.write(json.dumps({**asdict(found), "worst": found.worst}, indent=2) + "\n")
+        written(found, sys.stdout)
     else:
-        _print(found)
+        printed(found)
     return 0
-
-
-def _print(found: Calibration) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    skipped = f", {found.skipped} left out" if found.skipped else ""
-    console.print(f"{found.requests} requests{skipped}; {found.replays} replays on {found.profile}")
-    knobs = Table("knob", "before", "fitted")
-    knobs.add_row("d0, per step", f"{found.before.d0_s * 1e3:.2f} ms", f"{found.after.d0_s * 1e3:.2f} ms")
-    knobs.add_row("d1, per sequence and step", f"{found.before.d1_s * 1e6:.1f} us", f"{found.after.d1_s * 1e6:.1f} us")
-    knobs.add_row("front end, per request", "0 ms", f"{found.after.front_s * 1e3:.1f} ms")
-    console.print(knobs)
-    of = f"of {found.held_out} requests held out" if found.held_out else "of the same requests"
-    errors = Table("", "", "real", "error before", "error fitted", title=f"error {of}")
-    for error in found.errors:
-        row = (f"{error.real_s:.4f} s", f"{error.before:+.1%}", f"{error.after:+.1%}")
-        errors.add_row(error.quantity.upper(), error.point, *row)
-    console.print(errors)
-    console.print(f"worst error {found.worst:.1%}")

@@ -1,7 +1,8 @@
 """Requests of which a real engine told the times, sent through one simulated replica: what it would have taken.
 
-The one rule: every request reaches the engine when it did in reality, so what differs is the model's doing. Prompts are
-taken to share nothing; a preempted request still finds its own blocks. Not here: fitting (`calibrate`).
+The one rule: every request reaches the engine when it did in reality, so what differs is the model's doing. Prompts
+share what they are told to begin with, else nothing; a preempted request still finds its own blocks. Not here: fitting
+(`calibrate`), and how prompts begin (`engine_prompts`).
 """
 
 import math
@@ -26,6 +27,8 @@ class Sent:
     queued_s: float
     prompt_tokens: int
     output_tokens: int
+    begins: tuple[bytes, ...] = ()
+    """Keys of the prompt's first full blocks, of the engine's size, as far as they are told; 16 bytes each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +39,23 @@ class Timings:
     tpot_s: Seconds
     e2e_s: Seconds
     preemptions: int = 0
+    cached_tokens: int = 0
+    """Prompt tokens found in the cache."""
 
     @classmethod
     def of(
-        cls, first_s: Sequence[float], last_s: Sequence[float], sent: Sequence[Sent], preemptions: int = 0
+        cls,
+        first_s: Sequence[float],
+        last_s: Sequence[float],
+        sent: Sequence[Sent],
+        preemptions: int = 0,
+        cached_tokens: int = 0,
     ) -> "Timings":
         """From the clock readings of first and last tokens."""
         queued, first, last = (np.array(column) for column in ([each.queued_s for each in sent], first_s, last_s))
         later = np.array([each.output_tokens - 1 for each in sent], dtype=np.float64)
         tpot = np.divide(last - first, later, out=np.full(len(sent), math.nan), where=later > 0)
-        return cls(first - queued, tpot, last - queued, preemptions)
+        return cls(first - queued, tpot, last - queued, preemptions, cached_tokens)
 
 
 def replayed(
@@ -83,10 +93,11 @@ def replayed(
         advanced(request.queued_s)
         replica.submit(_job(number, request, block_tokens), request.queued_s)
     advanced(math.inf)
-    return Timings.of(first_s, last_s, sent, replica.counters.preemptions)
+    counters = replica.counters
+    return Timings.of(first_s, last_s, sent, counters.preemptions, counters.cached_tokens)
 
 
 def _job(number: int, request: Sent, block_tokens: int) -> Job:
     full = (request.prompt_tokens + request.output_tokens) // block_tokens
-    keys = tuple(struct.pack(">QQ", number, place) for place in range(full))
-    return Job(number, request.prompt_tokens, request.output_tokens, keys)
+    own = tuple(struct.pack(">QQ", number, place) for place in range(len(request.begins), full))
+    return Job(number, request.prompt_tokens, request.output_tokens, request.begins + own)

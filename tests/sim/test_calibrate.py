@@ -1,4 +1,8 @@
-"""Calibration finds knobs it was given, and brings the model within 3 % of real engines."""
+"""Calibration finds knobs it was given, and brings the model within 3 % of real engines.
+
+Logs of engines hold lengths only. How the prompts of these runs begin was looked up: they are 300 turns of ShareGPT
+(`bench/prompts_of_sharegpt.py`), and 31 of them begin as an earlier one does.
+"""
 
 import argparse
 import json
@@ -6,13 +10,13 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from sim.calibrate import Calibration, Engine, add_arguments, calibrated, lowest, main
+from sim.calibrate import POINTS, Engine, add_arguments, calibrated, main
 from sim.cost import PROFILES
 from sim.engine_logs import EngineLog, read_log
-from sim.errors import SimError
+from sim.engine_prompts import told
+from sim.errors import OptionError
 from sim.generators.draws import poisson, stream
 from sim.replay import Sent, Timings, replayed
 
@@ -43,15 +47,12 @@ def test_known_knobs_are_found(d0_s, d1_s, hold_out):
     assert found.after.d0_s + BATCH * found.after.d1_s == pytest.approx(d0_s + BATCH * d1_s, abs=0.0003)
     assert found.after.d1_s == pytest.approx(d1_s, abs=30e-6)
     assert found.after.front_s == pytest.approx(FRONT_S, abs=0.003)
-    assert found.worst < 0.07
+    assert found.worst < 0.1
     assert max(abs(error.before) for error in found.errors) > 2 * found.worst
     assert found.held_out == (60 if hold_out else 0)
 
 
-def test_the_simplex_goes_to_the_bottom():
-    bottom = np.array([3.0, 0.5])
-    found = lowest(lambda point: float(((point - bottom) ** 2 * (1.0, 10.0)).sum()), np.array([0.0, 0.0]))
-    assert found == pytest.approx(bottom, abs=0.01)
+PROMPTS = Path(__file__).parents[1] / "recordings" / "sharegpt_300_prompts_llama3_1.jsonl.gz"
 
 
 def run_of(name: str) -> EngineLog:
@@ -62,23 +63,43 @@ def run_of(name: str) -> EngineLog:
     return read_log(path)
 
 
-def errors_of(found: Calibration, *points: str) -> dict[tuple[str, str], float]:
-    return {(one.quantity, one.point): one.after for one in found.errors if one.point in points}
+def with_beginnings(log: EngineLog) -> EngineLog:
+    return replace(log, sent=told(log.sent, PROMPTS, 16))
 
 
-def test_a_real_engine_within_three_percent():
-    log = run_of("RTXPRO6000_Llama-3.1-8B")
-    profile = PROFILES["llama-3.1-8b-rtx-pro-6000"]
-    engine = Engine(profile.capacity_tokens // 16, max_num_seqs=128, max_batched_tokens=2_048)
-    assert calibrated(log, profile, engine).worst < 0.03
+RUNS = {
+    "RTXPRO6000_Llama-3.1-8B": (
+        PROFILES["llama-3.1-8b-rtx-pro-6000"],
+        Engine(PROFILES["llama-3.1-8b-rtx-pro-6000"].capacity_tokens // 16, max_num_seqs=128, max_batched_tokens=2_048),
+    ),
+    "RTX4090_Llama-3.1-8B": (PROFILES["llama-3.1-8b-rtx-4090"], Engine(2_588, max_batched_tokens=2_048)),
+}
 
 
-def test_a_real_engine_that_preempts_within_three_percent():
-    """But for the 95th percentile, where prompts that share what the log does not tell decide (see `test_replay`)."""
-    log = run_of("RTX4090_Llama-3.1-8B")
-    found = calibrated(log, PROFILES["llama-3.1-8b-rtx-4090"], Engine(2_588, max_batched_tokens=2_048))
-    assert max(map(abs, errors_of(found, "mean", "p50", "p90", "p99").values())) < 0.03
-    assert max(map(abs, errors_of(found, "p95").values())) < 0.09
+@pytest.mark.parametrize("hold_out", [False, True], ids=["of all", "held out"])
+@pytest.mark.parametrize("name", RUNS)
+def test_a_real_engine_within_three_percent(name, hold_out):
+    """Mean and all percentiles of TTFT, TPOT and end-to-end time; the kernels alone are up to a third too fast."""
+    found = calibrated(with_beginnings(run_of(name)), *RUNS[name], hold_out=hold_out)
+    assert len(found.errors) == 3 * len(POINTS)
+    assert found.worst < 0.03
+    assert max(abs(error.kernels) for error in found.errors) > 0.1
+
+
+def test_lengths_alone_leave_single_percentiles_further_off():
+    """What the cache saved decides who is the last to be admitted before the pool is full, and so the 95th."""
+    found = calibrated(run_of("RTX4090_Llama-3.1-8B"), *RUNS["RTX4090_Llama-3.1-8B"])
+    assert {error.point for error in found.errors if abs(error.after) >= 0.04} == {"p95"}
+    assert found.worst < 0.09
+    assert found.cached_tokens is None
+
+
+def test_requests_that_the_first_step_delays_are_no_front_end():
+    log = made(0.002, 20e-6, 60)
+    late = log.took.ttft_s.copy()
+    late[:9] += 0.5
+    found = calibrated(replace(log, took=replace(log.took, ttft_s=late)), PROFILE, ENGINE)
+    assert found.after.front_s == pytest.approx(FRONT_S, abs=0.003)
 
 
 def parsed(*words: str) -> argparse.Namespace:
@@ -124,6 +145,35 @@ def test_the_command_prints_knobs_and_errors(log, capsys):
     assert "of 15 requests held out" in told
 
 
-def test_an_unknown_profile_is_told(log):
-    with pytest.raises(SimError, match="no profile is named 'h100'"):
-        main(parsed(log, "--profile", "h100"))
+def test_the_command_takes_prompts_from_a_trace(log, tmp_path, capsys):
+    trace = tmp_path / "trace.jsonl"
+    rows = [
+        {"timestamp": 0, "input_length": tokens, "output_length": 1, "hash_ids": list(range(1, tokens // 16 + 1))}
+        for tokens in (json.loads(line)["prompt_tokens"] for line in Path(log).read_text().splitlines())
+    ]
+    trace.write_text("\n".join(map(json.dumps, rows)))
+    words = (log, "--prompts", str(trace), "--trace-block-size", "16", "--blocks", "8000", "--json")
+    assert main(parsed(*words)) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert 0.5 * told["prompt_tokens"] < told["cached_tokens"] < told["prompt_tokens"]
+    assert not any("--prompts" in note for note in told["notes"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--profile", "h100"), "no profile is named 'h100'"),
+        (("--max-num-batched-tokens", "100"), "--max-num-batched-tokens 100 is less than --max-num-seqs 256"),
+        (("--trace-block-size", "16"), "has no meaning without --prompts"),
+    ],
+)
+def test_what_can_not_be_used_as_asked_is_told(log, words, said):
+    with pytest.raises(OptionError, match=said):
+        main(parsed(log, *words))
+
+
+@pytest.mark.parametrize("word", ["0", "-5", "x"])
+def test_sizes_are_whole_numbers(log, word, capsys):
+    with pytest.raises(SystemExit):
+        parsed(log, "--blocks", word)
+    assert "--blocks" in capsys.readouterr().err

@@ -29,7 +29,7 @@ class Fleet:
         self.block_tokens = block_tokens
         self._unknown_capacity_blocks = unknown_capacity_blocks
         self._index = PrefixIndex(unknown_capacity_blocks=unknown_capacity_blocks)
-        self._landing = Landing(self._index)
+        self.landing = Landing(self._index)
         self._entries: dict[str, Entry] = {}
         self._flights: dict[str, Flight] = {}
 
@@ -65,7 +65,7 @@ class Fleet:
         """A replica is gone for now; requests it still serves stay in the book until they end."""
         entry = self._entry(name)
         entry.present = False
-        self._landing.left(name)
+        self.landing.left(name)
         self._index.left(name)
         self._forget_if_idle(entry)
 
@@ -112,7 +112,7 @@ class Fleet:
     def stored(self, name: str, keys: Sequence[bytes], parent: bytes | None = None) -> None:
         """By its events, the replica stored these blocks after `parent`. From now on its word is its match."""
         self._index.stored(self._changed(name).name, keys, parent)
-        self._landing.told(name)
+        self.landing.told(name)
 
     def telling(self, name: str) -> Copies:
         """What the replica told by events, to enter many blocks at once; good until the next fact. `told` ends it."""
@@ -120,7 +120,7 @@ class Fleet:
 
     def told(self, name: str) -> None:
         """What was entered by `telling` is all the replica told at once."""
-        self._landing.told(name)
+        self.landing.told(name)
 
     def tells(self, name: str) -> bool:
         """Whether the replica tells by events what it holds."""
@@ -169,7 +169,7 @@ class Fleet:
         entry.pending_prefill_tokens -= flight.uncached_tokens
         entry.row = None
         if entry.present:
-            self._landing.computed(flight.replica, request.blocks)
+            self.landing.computed(flight.replica, request.blocks, entry.reach(len(request.blocks), self.block_tokens))
 
     def delivered(self, request: Request, cached_tokens: int) -> None:
         """The replica told how many of the prompt's tokens it found cached. Told before `done`, at most once.
@@ -232,8 +232,8 @@ class Fleet:
 
     def view(self, request: Request, now_s: float, without: Container[str] = ()) -> tuple[Replica, ...]:
         """The replicas that may be chosen, as this request sees them; empty when there is none."""
-        if self._landing:
-            self._landing.looked(now_s)
+        if self.landing:
+            self.landing.looked(now_s)
         matched, shared, scarce = self._index.found(request.blocks)
         model = request.model
         rows: list[Replica] = []

@@ -65,7 +65,7 @@ def counted(
     accounts = Accounts(metrics, watcher, clock, door, fleet=fleet, request_level=level, recorder=recorder)
     adapters = Adapters(fleet, events.reloaded)
     watcher.models_ears.append(adapters.told)
-    doubts = Doubts(events.disbelieved, clock)
+    doubts = Doubts(events.disbelieved, events.removed_s, clock)
     accounts.ears += [losses.answered, doubts.ended, adapters.ended]
     accounts.gone_ears += [losses.forgotten, doubts.forgotten]
     accounts.choice_ears.extend(one.placed for one in shadows)

@@ -19,8 +19,9 @@ from policies.fleet import Fleet
 from policies.types import Request
 from router.cache_proof import asked_afresh
 from router.config import Config
-from router.kv_events import UNHEARD, KvEvents
+from router.kv_events import KvEvents
 from router.kv_follow import seeds
+from router.kv_followed import UNHEARD
 from router.kv_sources import AUTO
 from router.kv_standing import APPROXIMATE, KvState
 from router.openai import COMPLETIONS
@@ -117,8 +118,6 @@ def _untold(fleet: Fleet, request: Request | None, state: KvState) -> str:
     where, tokens = " and ".join(state.endpoints), request.prompt_tokens
     if state.batches:
         return f"has KV events at {where} that tell nothing of a prompt of {tokens} tokens it has just computed"
-    if state.faults.get("foreign"):
-        return f"sends messages at {where} that are no KV events, and none of a prompt of {tokens} tokens"
     return f"published nothing at {where} while it computed a prompt of {tokens} tokens"
 
 

@@ -1,9 +1,10 @@
 """Notices that an engine has nothing of what its events told: its cache was emptied, and no event said so.
 
 vLLM tells of a reset with its next step, so this is for events that were lost or never made. The one rule: only what
-engines report of requests counts, three in a row without a single cached token that was predicted; one cached token
-clears an engine of it. Requests that were placed by what was given up then prove nothing more: else a crowd of them
-would have it forget again and again what it told since. Not here: what follows (`kv_feed`).
+engines report of requests counts, three one after the other without a single cached token that was predicted; one
+cached token clears an engine of it. A request proves nothing that was on its way while an earlier one proved something,
+for both were placed by the same belief, nor one in whose time the engine told of blocks it gave up: perhaps these. Not
+here: what follows (`kv_feed`).
 """
 
 import math
@@ -19,13 +20,19 @@ _IN_A_ROW = 3
 class Doubts:
     """Told of every request that has ended."""
 
-    def __init__(self, disbelieved: Callable[[str], None], clock: Callable[[], float]) -> None:
-        """`disbelieved` is told the name of a replica whose events can't be believed."""
+    def __init__(
+        self, disbelieved: Callable[[str], None], removed_s: Callable[[str], float], clock: Callable[[], float]
+    ) -> None:
+        """`disbelieved` is told the name of a replica whose events can't be believed.
+
+        `removed_s` tells when, by `clock`, a replica last told of a block that it gave up; -inf for never.
+        """
         self._disbelieved = disbelieved
+        self._removed_s = removed_s
         self._clock = clock
         self._misses: dict[str, int] = {}
         self._since_s: dict[str, float] = {}
-        """When replicas were last disbelieved."""
+        """When the last request ended that counted."""
 
     def __repr__(self) -> str:
         return f"<Doubts {self._misses}>"
@@ -48,10 +55,10 @@ class Doubts:
         if not same or outcome.outcome != "ok" or outcome.predicted_tokens < LEAST_TOKENS:
             return
         now_s = self._clock()
-        if now_s - outcome.duration_s <= self._since_s.get(name, -math.inf):
+        if now_s - outcome.duration_s <= max(self._since_s.get(name, -math.inf), self._removed_s(name)):
             return
+        self._since_s[name] = now_s
         misses = self._misses[name] = self._misses.get(name, 0) + 1
         if misses >= _IN_A_ROW:
             del self._misses[name]
-            self._since_s[name] = now_s
             self._disbelieved(name)

@@ -7,10 +7,9 @@ events ever touches a request. Not here: one publisher (`kv_feed`), and what its
 
 import asyncio
 import logging
+import math
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from functools import partial
 
 import zmq.asyncio
@@ -19,10 +18,10 @@ from policies.blocks import Chain
 from policies.engine_hashes import FIXED_SEED
 from policies.fleet import Fleet
 from router.kv_blocks import MOST_BLOCKS
-from router.kv_feed import CONNECTED, REFUSED, Feed, FeedError
+from router.kv_feed import REFUSED, Feed, FeedError
+from router.kv_followed import Followed, silence
 from router.kv_publisher import Publisher
 from router.kv_sources import AUTO, OFF, REMEDY, Source, configured, told
-from router.kv_standing import ALIAS, APPROXIMATE, EXACT, Standing
 from router.kv_standing import KvState as KvState
 from router.probes import ProbeError
 from router.ranks import rank_of
@@ -31,74 +30,11 @@ _log = logging.getLogger("router.kv_events")
 
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 5.0, 240.0
 _TICK_S = 1.0
-_QUIET_S = 60.0
-
-UNHEARD = "has published no KV events yet"
-"""Why a cache is not known whose publisher is connected."""
+_STRANGE_PROMPTS = 8
+"""Computed in a row and not told: the events are about something else. Fewer on further tries."""
 
 Ask = Callable[[str, str], Awaitable[tuple[int, bytes]]]
 """Status and body of a GET: the replica's URL and a path. Raises `ProbeError`."""
-
-
-@dataclass(slots=True)
-class _Followed:
-    """One replica."""
-
-    name: str
-    url: str
-    setting: str
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
-    task: asyncio.Task[None] | None = None
-    feeds: list[Feed] = field(default_factory=list)
-    root: str = ""
-    looked: bool = False
-    reason: str = "its publishers are not known yet"
-    said: Standing | None = None
-    said_s: float = 0.0
-    mute_since_s: float | None = None
-    """Since when it was sent prompts and tells of none."""
-    mute: bool = False
-    endpoints: tuple[str, ...] = ()
-    batches: int = 0
-    blocks: Counter[str] = field(default_factory=Counter)
-    faults: Counter[str] = field(default_factory=Counter)
-
-    def __str__(self) -> str:
-        return f"replica {self.name} ({self.url})"
-
-    def standing(self) -> Standing:
-        heard = [feed.publisher for feed in self.feeds if feed.publisher.heard]
-        silent = [_silence(feed) for feed in self.feeds if not feed.publisher.heard]
-        if self.mute:
-            return Standing(APPROXIMATE, f"takes prompts and publishes no KV events; {REMEDY}", "events are missing")
-        if not heard:
-            return Standing(APPROXIMATE, silent[0] if silent else self.reason)
-        gaps = [publisher.degraded for publisher in heard if publisher.degraded]
-        gaps += [_silence(feed) for feed in self.feeds if feed.link != CONNECTED]
-        words = [publisher.standing or Standing(ALIAS, "no prompt's first block was told yet") for publisher in heard]
-        least = next((standing for standing in words if standing.word != EXACT), words[0])
-        return Standing(least.word, least.reason, gaps[0] if gaps else "")
-
-    def state(self) -> KvState:
-        publishers = [feed.publisher for feed in self.feeds]
-        return KvState(
-            self.name,
-            self.standing(),
-            self.looked and all(feed.caught_up or feed.link == REFUSED for feed in self.feeds),
-            min((kept for feed in self.feeds if (kept := feed.source.buffer_batches) is not None), default=None),
-            sum((publisher.heard for publisher in publishers), self.batches),
-            max((pace for publisher in publishers if (pace := publisher.pace.per_s) is not None), default=None),
-            dict(sum((publisher.blocks.counts for publisher in publishers), self.blocks)),
-            dict(sum((publisher.faults for publisher in publishers), self.faults)),
-            self.endpoints,
-        )
-
-    def parted(self) -> None:
-        """Keep the counts of the feeds, and drop them."""
-        now = self.state()
-        self.batches, self.blocks, self.faults = now.batches, Counter(now.blocks), Counter(now.faults)
-        self.feeds = []
-        self.mute, self.mute_since_s = False, None
 
 
 class KvEvents:
@@ -116,11 +52,13 @@ class KvEvents:
         first_retry_s: float = _FIRST_RETRY_S,
         lost_s: float = 30.0,
         replay_timeout_s: float = 5.0,
+        strange_s: float = 5.0,
     ) -> None:
         """`root` and `capacity_blocks` tell a replica's model and how many blocks it can hold, as far as known.
 
         `untold` is called when what a replica's events told no longer counts. `seeds` are values of PYTHONHASHSEED to
-        try besides vLLM's own and 0. A publisher that is out of reach for `lost_s` has told nothing.
+        try besides vLLM's own and 0. A publisher that is out of reach for `lost_s` has told nothing; one that tells of
+        no prompt for `strange_s` tells of something else.
         """
         self._fleet = fleet
         self._ask = ask
@@ -131,7 +69,8 @@ class KvEvents:
         self._first_retry_s = first_retry_s
         self._lost_s = lost_s
         self._replay_timeout_s = replay_timeout_s
-        self._followed: dict[str, _Followed] = {}
+        self._strange_s = strange_s
+        self._followed: dict[str, Followed] = {}
         self._context: zmq.asyncio.Context | None = None
 
     def __repr__(self) -> str:
@@ -151,7 +90,7 @@ class KvEvents:
 
     def follow(self, name: str, url: str, setting: str) -> None:
         """`setting` is `auto`, `off` or what `kv_sources.configured` reads."""
-        followed = self._followed[name] = _Followed(name, url, setting)
+        followed = self._followed[name] = Followed(name, url, setting)
         if setting == OFF:
             followed.reason, followed.looked = "kv_events is off", True
         if self._context is not None:
@@ -174,6 +113,11 @@ class KvEvents:
         for feed in self._followed[name].feeds if name in self._followed else ():
             feed.disbelieved()
 
+    def removed_s(self, name: str) -> float:
+        """When a replica's events last told of a block that it gave up; -inf for never."""
+        feeds = self._followed[name].feeds if name in self._followed else ()
+        return max((feed.removed_s for feed in feeds), default=-math.inf)
+
     def reloaded(self, name: str, adapter: str) -> None:
         """A replica has loaded an adapter from elsewhere, under the name it had."""
         for feed in self._followed[name].feeds if name in self._followed else ():
@@ -190,47 +134,47 @@ class KvEvents:
 
     # -- one replica -----------------------------------------------------------------------------------------------
 
-    def _begin(self, followed: _Followed) -> None:
+    def _begin(self, followed: Followed) -> None:
         if followed.setting != OFF:
             task = asyncio.create_task(self._follow(followed), name=f"KV events of {followed.name}")
             followed.task = task
-        self._say(followed)
+        followed.say()
 
-    async def _ended(self, followed: _Followed) -> None:
+    async def _ended(self, followed: Followed) -> None:
         if followed.task is not None:
             followed.task.cancel()
             await asyncio.gather(followed.task, return_exceptions=True)
 
-    async def _follow(self, followed: _Followed) -> None:
-        retry_s = self._first_retry_s
+    async def _follow(self, followed: Followed) -> None:
         while True:
             followed.wake.clear()
             sources = await self._sources(followed)
             followed.looked = not sources
             followed.endpoints = tuple(source.endpoint for source in sources)
+            followed.trouble, followed.proved = followed.trouble if sources else "", False
             if sources:
                 try:
                     await self._listened(followed, sources)
                 except FeedError as error:
-                    followed.reason = str(error)
+                    followed.trouble = str(error)
                 except Exception as error:
                     _log.exception("KV events of %s: a fault of the router's own", followed)
-                    followed.reason = f"reading its events failed ({type(error).__name__})"
+                    followed.trouble = f"reading its events failed ({type(error).__name__})"
                 told_before = any(feed.publisher.heard for feed in followed.feeds)
-                retry_s = self._first_retry_s if told_before else retry_s
+                followed.tries = 0 if followed.proved else followed.tries
                 followed.parted()
                 if told_before:
                     self._untold(followed.name)
-            self._say(followed)
+            followed.say()
             try:
-                async with asyncio.timeout(retry_s):
+                async with asyncio.timeout(min(self._first_retry_s * 2 ** min(followed.tries, 10), _LONGEST_RETRY_S)):
                     await followed.wake.wait()
             except TimeoutError:
-                retry_s = min(2 * retry_s, _LONGEST_RETRY_S)
+                followed.tries += 1
             else:
-                retry_s = self._first_retry_s
+                followed.tries = 0
 
-    async def _sources(self, followed: _Followed) -> tuple[Source, ...]:
+    async def _sources(self, followed: Followed) -> tuple[Source, ...]:
         """The publishers of a replica whose model is known; none, with the reason, when they can't be had."""
         root = self._root(followed.name)
         if root is None:
@@ -257,16 +201,23 @@ class KvEvents:
             followed.reason = f"publishes no KV events; {REMEDY}"
         return sources
 
-    async def _listened(self, followed: _Followed, sources: tuple[Source, ...]) -> None:
+    async def _listened(self, followed: Followed, sources: tuple[Source, ...]) -> None:
         """Listen to all publishers until one can't be used. Raises `FeedError`."""
         assert self._context is not None, "events are followed inside `async with`"  # noqa: S101
         name = followed.name
-        followed.feeds = []
+        followed.since_s = time.monotonic()
         for source in sources:
             publisher = Publisher(
                 self._fleet, name, root=partial(Chain.root, followed.root), alone=len(sources) == 1, seeds=self._seeds
             )
-            feed = Feed(self._context, source, publisher, told_as=name, timeout_s=self._replay_timeout_s)
+            feed = Feed(
+                self._context,
+                source,
+                publisher,
+                told_as=name,
+                timeout_s=self._replay_timeout_s,
+                complaints=followed.complaints,
+            )
             followed.feeds.append(feed)
         followed.looked = True
         tasks = [asyncio.create_task(feed.run(), name=str(feed)) for feed in followed.feeds]
@@ -281,7 +232,7 @@ class KvEvents:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _look(self, followed: _Followed) -> None:
+    def _look(self, followed: Followed) -> None:
         """Once a second: what changed, what can it hold, and is every publisher still there? Raises `FeedError`."""
         if self._root(followed.name) not in (None, followed.root):
             raise FeedError("serves another model than before")
@@ -289,37 +240,37 @@ class KvEvents:
         for feed in followed.feeds:
             feed.publisher.blocks.limit_blocks = limit
             if feed.unreachable_s > self._lost_s:
-                raise FeedError(_silence(feed))
+                if feed.link != REFUSED:
+                    feed.publisher.faults["unreachable"] += 1
+                raise FeedError(silence(feed))
         self._listen_for_more(followed)
-        self._say(followed)
+        self._believe(followed)
+        followed.say()
 
-    def _listen_for_more(self, followed: _Followed) -> None:
+    def _listen_for_more(self, followed: Followed) -> None:
         """A replica that takes prompts and tells of none for `lost_s` does not publish where the router listens."""
         now_s = time.monotonic()
-        if any(feed.publisher.heard for feed in followed.feeds) or not self._fleet.held_blocks(followed.name):
+        if followed.tells or not self._fleet.held_blocks(followed.name):
             followed.mute_since_s = None
         elif followed.mute_since_s is None:
             followed.mute_since_s = now_s
-        followed.mute = followed.mute_since_s is not None and now_s - followed.mute_since_s > self._lost_s
+        mute = followed.mute_since_s is not None and now_s - followed.mute_since_s > self._lost_s
+        if mute and not followed.mute:
+            followed.faults["silent"] += 1
+        followed.mute = mute
 
-    def _say(self, followed: _Followed) -> None:
-        """One line when the standing changes; of gaps that come and go, one in a while."""
-        now, said = followed.standing(), followed.said
-        now_s = time.monotonic()
-        same = said is not None and (said.word, said.reason) == (now.word, now.reason)
-        if (now == said and not followed.mute) or (same and now_s - followed.said_s < _QUIET_S):
+    def _believe(self, followed: Followed) -> None:
+        """What a replica computes it must tell. Raises `FeedError` where it tells of something else."""
+        unheard = self._fleet.landing.unheard(followed.name)
+        if unheard is None:
             return
-        followed.said, followed.said_s = now, now_s
-        level = logging.WARNING if now.degraded else logging.INFO
-        told = f"{now.reason}; degraded: {now.degraded}" if now.degraded else now.reason
-        _log.log(level, "%s: cache known %s: %s", followed, now.word, told)
-
-
-def _silence(feed: Feed) -> str:
-    """Why nothing is heard from a publisher."""
-    where = feed.source.endpoint
-    if feed.link == REFUSED:
-        return f"has something else than a ZMQ publisher at {where}; correct kv_events"
-    if feed.link != CONNECTED:
-        return f"has KV events at {where}, which can't be reached"
-    return UNHEARD
+        prompts, lasted_s = unheard
+        if not prompts:
+            followed.proved = True
+        elif prompts >= _STRANGE_PROMPTS >> min(2, followed.tries) and lasted_s >= self._strange_s:
+            followed.faults["strange"] += 1
+            where = " and ".join(followed.endpoints)
+            raise FeedError(
+                f"has KV events at {where} that tell nothing of the prompts it computes: they are another engine's, or"
+                " its tokens are not the router's; correct kv_events or the tokenizer"
+            )

@@ -8,6 +8,7 @@ Not here: what batches mean (`kv_publisher`).
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
@@ -17,9 +18,10 @@ import zmq
 import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
+from router.kv_complaints import Complaints
 from router.kv_publisher import Publisher
 from router.kv_replay import ReplayError, options, replayed
-from router.kv_sequence import Turn
+from router.kv_sequence import MOST_NUMBER, Turn
 from router.kv_sources import Source
 
 _log: Final = logging.getLogger("router.kv_events")
@@ -29,7 +31,6 @@ _AT_ONCE_S: Final = 0.001
 _QUEUED: Final = 20_000
 """Batches that wait in the socket; a publisher drops what is beyond, and that is asked for again."""
 _REPLAYS: Final = 3
-_QUIET_S: Final = 300.0  # the same complaint again only after this long
 
 CONNECTING, CONNECTED, REFUSED = "connecting", "connected", "refused"
 
@@ -49,14 +50,20 @@ class Feed:
         *,
         told_as: str,
         timeout_s: float = 5.0,
+        complaints: Complaints | None = None,
     ) -> None:
-        """`told_as` names the replica in the log; `timeout_s` is the longest wait for the next batch of a replay."""
+        """`told_as` names the replica in the log; `timeout_s` is the longest wait for the next batch of a replay.
+
+        `complaints` are those of all that listened to this replica so far.
+        """
         self.source = source
         self.publisher = publisher
         self.link = CONNECTING
         self.link_since_s = time.monotonic()
         self.caught_up = False
         """Whether what was published before is read, as far as it can be had."""
+        self.removed_s = -math.inf
+        """When it last told of a block that its engine gave up."""
         self._context = context
         self._told_as = told_as
         self._timeout_s = timeout_s
@@ -66,7 +73,7 @@ class Feed:
         self._given_up = self._disbelieved = False
         self._reloaded: list[str] = []
         self._until_s = 0.0
-        self._complaints: dict[str, float] = {}
+        self._complaints = Complaints() if complaints is None else complaints
 
     def __repr__(self) -> str:
         return f"<Feed {self.source.endpoint} {self.link} {self.publisher!r}>"
@@ -152,9 +159,11 @@ class Feed:
                 self._unsure = True
             elif told in (zmq.Event.HANDSHAKE_FAILED_PROTOCOL, zmq.Event.HANDSHAKE_FAILED_NO_DETAIL):
                 self._linked(REFUSED)
+                self.publisher.faults["refused"] += 1
                 self._complain("service", "what answers there is not a ZMQ publisher")
             elif told == zmq.Event.DISCONNECTED and self.link == CONNECTED:
                 self._linked(CONNECTING)
+                self.publisher.faults["disconnected"] += 1
                 self._given_up = True
             elif told == zmq.Event.CONNECT_RETRIED:
                 self._given_up = False
@@ -169,17 +178,18 @@ class Feed:
     async def arrived(self, frames: list[bytes]) -> None:
         """One message of the subscription."""
         publisher = self.publisher
-        if len(frames) != 3 or len(frames[1]) != 8 or frames[1][0] > 127:
+        number = int.from_bytes(frames[1], "big") if len(frames) == 3 and len(frames[1]) == 8 else MOST_NUMBER
+        if number >= MOST_NUMBER:
             publisher.faults["foreign"] += 1
             self._complain("foreign", "it sends messages that are no KV events")
             return
-        number, payload = int.from_bytes(frames[1], "big"), frames[2]
+        payload = frames[2]
         turn = publisher.turn(number, payload)
         if turn is Turn.SEEN:
             publisher.faults["duplicate"] += 1
             return
         if turn is Turn.RESTARTED:
-            _log.info("%s: its engine has restarted", self)
+            self._restarted()
             await self._paced(publisher.restarted())
             turn = publisher.turn(number, payload)
         if turn is Turn.AHEAD:
@@ -189,8 +199,11 @@ class Feed:
         await self._take(number, payload)
 
     async def _take(self, number: int, payload: bytes) -> None:
-        before = self.publisher.degraded
+        counts = self.publisher.blocks.counts
+        before, removed = self.publisher.degraded, counts["removed"]
         await self._paced(self.publisher.take(number, payload))
+        if counts["removed"] != removed:
+            self.removed_s = time.monotonic()
         if self.publisher.degraded and not before:
             self._complain("missing", f"{self.publisher.degraded}; known in part until it is emptied or restarted")
         if self.publisher.broken:
@@ -218,7 +231,7 @@ class Feed:
             return
         last = publisher.sequence.last
         if last is not None and not await self._shows(last):
-            _log.info("%s: its engine has restarted", self)
+            self._restarted()
             await self._paced(publisher.restarted())
         await self._replay(until=None)
 
@@ -276,9 +289,10 @@ class Feed:
 
     # -- the log ---------------------------------------------------------------------------------------------------
 
+    def _restarted(self) -> None:
+        if self._complaints.due(f"restart {self.source.rank}", time.monotonic()):
+            _log.info("%s: its engine has restarted", self)
+
     def _complain(self, kind: str, about: str) -> None:
-        """Say it once, and what is of the same kind again only after a while."""
-        now_s = time.monotonic()
-        if now_s - self._complaints.get(kind, -_QUIET_S) >= _QUIET_S:
-            self._complaints[kind] = now_s
+        if self._complaints.due(f"{kind} {self.source.rank}", time.monotonic()):
             _log.warning("%s: %s", self, about)

@@ -29,8 +29,14 @@ FAULTS: Final = (
     "restart",
     "replay_failed",
     "unfounded",
+    "refused",
+    "disconnected",
+    "unreachable",
+    "unusable",
+    "silent",
+    "strange",
 )
-"""What may be wrong with batches and events; a closed set."""
+"""What may be wrong with batches, events and whoever sends them; a closed set."""
 
 
 class Publisher:
@@ -84,6 +90,7 @@ class Publisher:
             self._unreadable += 1
             self.degraded = self.degraded or f"batch {number} could not be read ({error})"
             if self._unreadable >= _UNREADABLE_IN_A_ROW:
+                self.faults["unusable"] += 1
                 self.broken = self.broken or f"sends events that can't be read ({error})"
             return
         self._unreadable = 0
@@ -113,6 +120,7 @@ class Publisher:
             try:
                 yield from self.blocks.stored(told)
             except BlockSizeError as error:
+                self.faults["unusable"] += 1
                 self.broken = self.broken or str(error)
         elif type(told) is Unusable:
             self.faults[told.reason] += 1

@@ -11,6 +11,8 @@ from collections.abc import AsyncGenerator
 import zmq
 import zmq.asyncio
 
+from router.kv_sequence import MOST_NUMBER
+
 MOST_MESSAGE_BYTES = 8 * 1024 * 1024
 """A peer that sends a larger frame is cut off."""
 _QUEUED = 100_000  # messages; as many as the engine's queue, so that neither side drops any
@@ -40,6 +42,8 @@ async def replayed(
                 number = int.from_bytes(frames[-2], "big", signed=True)
                 if number < 0:
                     return
+                if number >= MOST_NUMBER:
+                    raise ReplayError("sends something else than numbered batches")
                 yield number, frames[-1]
         except TimeoutError:
             raise ReplayError(f"did not answer within {timeout_s:g} s") from None

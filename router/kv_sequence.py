@@ -10,6 +10,9 @@ from array import array
 from enum import Enum
 from typing import Final
 
+MOST_NUMBER: Final = 1 << 40
+"""Batches of 300 years; what claims more is no number."""
+
 _REMEMBERED: Final = 16_384  # batches; more than an engine publishes while its whole replay buffer is read
 _MARKED_BYTES: Final = 4096
 

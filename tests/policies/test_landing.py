@@ -1,6 +1,6 @@
 """What was computed but not told yet: engines answer first and publish after."""
 
-from policies.fleet import Fleet
+from policies.fleet import Fleet, Report
 from policies.types import Request
 from tests.policies.test_fleet import fleet_of, matched, request
 
@@ -107,3 +107,61 @@ def test_each_prompt_is_awaited_by_itself() -> None:
     assert (asked(fleet, 0.0, first), asked(fleet, 0.0, second)) == (10, 10)
     fleet.stored("r1", second.blocks)
     assert (asked(fleet, 1.0, first), asked(fleet, 1.0, second)) == (0, 10)
+
+
+def test_who_tells_of_none_of_its_prompts_is_counted() -> None:
+    fleet = telling()
+    assert fleet.landing.unheard("r1") is None
+    for number in range(3):
+        served(fleet, request(f"n{number}", 0, own=3))
+        asked(fleet, number / 4)
+    asked(fleet, 0.9)
+    assert fleet.landing.unheard("r1") is None, "it has a second for each"
+    asked(fleet, 1.0)
+    assert fleet.landing.unheard("r1") == (1, 0.0)
+    asked(fleet, 9.0)
+    assert fleet.landing.unheard("r1") == (3, 8.0)
+
+
+def test_one_prompt_it_tells_of_clears_it() -> None:
+    fleet = telling()
+    for told in (False, True):
+        served(fleet)
+        asked(fleet, 0.0)
+        if told:
+            fleet.stored("r1", A.blocks)
+        asked(fleet, 5.0)
+        assert fleet.landing.unheard("r1") == ((0, 0.0) if told else (1, 0.0))
+    served(fleet, request("a2"))  # it is there: there is nothing to tell
+    assert fleet.landing.unheard("r1") == (0, 0.0)
+    assert not fleet.landing
+
+
+def test_nothing_is_counted_of_who_does_not_tell_or_has_left() -> None:
+    fleet = telling()
+    served(fleet)
+    asked(fleet, 0.0)
+    asked(fleet, 5.0)
+    fleet.untold("r1")
+    assert fleet.landing.unheard("r1") is None
+    fleet.stored("r1", OTHER.blocks)
+    assert fleet.landing.unheard("r1") is None
+    served(fleet, request("b"))
+    fleet.left("r1")
+    fleet.joined("r1")
+    asked(fleet, 9.0)
+    asked(fleet, 19.0)
+    assert fleet.landing.unheard("r1") is None
+
+
+def test_of_larger_blocks_only_whole_ones_are_told() -> None:
+    """Ten blocks of 16 tokens are five of 32, and nine are four: the ninth is never told by itself."""
+    fleet = telling()
+    fleet.reported("r1", Report(block_tokens=32), 0.0)
+    odd = request("odd", 0, own=9)
+    served(fleet, odd)
+    fleet.stored("r1", odd.blocks[:8])
+    assert not fleet.landing
+    assert fleet.landing.unheard("r1") == (0, 0.0)
+    served(fleet, request("short", 0, own=1))  # less than one of its blocks
+    assert not fleet.landing

@@ -1,5 +1,6 @@
 """An engine that delivers nothing of what its events told, three times in a row, is not believed any more."""
 
+import math
 from itertools import count
 
 import pytest
@@ -12,11 +13,11 @@ from tests.router.test_losses import DONE, REQUEST, fleet_of, placed
 MISS = replace(DONE, predicted_tokens=64, delivered_tokens=0, prompt_tokens=REQUEST.prompt_tokens)
 
 
-def disbelieved(*outcomes: Outcome) -> list[str]:
+def disbelieved(*outcomes: Outcome, removed_s: float = -math.inf) -> list[str]:
     fleet = fleet_of("r1")
     found: list[str] = []
     ends_s = count(1000)
-    doubts = Doubts(found.append, lambda: next(ends_s))
+    doubts = Doubts(found.append, lambda _: removed_s, lambda: next(ends_s))
     for outcome in outcomes:
         doubts.ended(placed(fleet, "r1"), outcome)
     return found
@@ -30,11 +31,18 @@ def test_three_in_a_row() -> None:
     assert disbelieved(*[MISS] * 6) == ["r1", "r1"]
 
 
-def test_who_began_before_proves_nothing_more() -> None:
-    """A hundred were on their way, placed by what nobody believes any more."""
+def test_who_were_on_their_way_together_prove_it_once() -> None:
+    """A hundred placed by one belief: of a prompt that was expected and never computed, for instance."""
     older = replace(MISS, duration_s=500.0)
-    assert disbelieved(*[older] * 100) == ["r1"]
-    assert disbelieved(*[older] * 3, replace(older, replica="r2"), *[MISS] * 3) == ["r1", "r1"]
+    assert disbelieved(*[older] * 100) == []
+    assert disbelieved(*[older] * 100, MISS) == []
+    assert disbelieved(*[older] * 100, MISS, MISS) == ["r1"]
+
+
+def test_what_was_given_up_meanwhile_proves_nothing() -> None:
+    """The cache is small: what was there when a request was placed made room before its turn."""
+    assert disbelieved(*[MISS] * 3, removed_s=1002.0) == []
+    assert disbelieved(*[MISS] * 6, removed_s=1002.0) == ["r1"]
 
 
 def test_one_cached_token_begins_anew() -> None:
@@ -61,7 +69,7 @@ def test_nothing_is_kept_of_a_replica_that_has_left() -> None:
     found: list[str] = []
     fleet = fleet_of("r1")
     ends_s = count(1000)
-    doubts = Doubts(found.append, lambda: next(ends_s))
+    doubts = Doubts(found.append, lambda _: -math.inf, lambda: next(ends_s))
     for _ in range(2):
         doubts.ended(placed(fleet, "r1"), MISS)
     doubts.forgotten("r1")

@@ -118,10 +118,20 @@ class Followed:
         self.replies = replies
         self.untold = []
 
-    def matched(self, *blocks):
+    @staticmethod
+    def request(number, *blocks):
         keys = block_keys(Chain.root(MODEL), packed(tokens(*blocks)), BLOCK_TOKENS)
-        request = Request("q", "/", "", "", None, None, len(keys) * BLOCK_TOKENS + 1, None, keys, BLOCK_TOKENS)
-        return self.fleet.view(request, 0.0)[0].matched_blocks
+        return Request(f"q{number}", "/", "", "", None, None, len(keys) * BLOCK_TOKENS + 1, None, keys, BLOCK_TOKENS)
+
+    def matched(self, *blocks, now_s=0.0):
+        return self.fleet.view(self.request("", *blocks), now_s)[0].matched_blocks
+
+    def serves(self, number, *blocks):
+        """The replica has computed a prompt."""
+        request = self.request(number, *blocks)
+        self.fleet.sent(request, "r1")
+        self.fleet.first_token(request)
+        self.fleet.done(request)
 
     @property
     def state(self):
@@ -364,7 +374,7 @@ async def test_a_replica_without_events(status, said):
 async def test_a_replica_that_takes_prompts_and_tells_of_none_is_told_of_again_and_again(engine, caplog, monkeypatch):
     """Its engine has events off, or publishes elsewhere: all requests go well, and nothing else would show it."""
     monkeypatch.setattr("router.kv_events._TICK_S", 0.01)
-    monkeypatch.setattr("router.kv_events._QUIET_S", 0.05)
+    monkeypatch.setattr("router.kv_followed._QUIET_S", 0.05)
     async with following(engine, lost_s=0.02) as followed:
         await until(lambda: "no KV events yet" in followed.state.standing.reason)
         keys = block_keys(Chain.root(MODEL), packed(tokens(1, 2)), BLOCK_TOKENS)
@@ -439,6 +449,86 @@ async def test_another_service_behind_the_address(said):
         await until(lambda: endpoint in followed.state.standing.reason)
         await until(lambda: followed.word == APPROXIMATE and not followed.events._followed["r1"].feeds)
         assert followed.untold == []
+
+
+async def test_events_of_another_engine_do_not_count(engine, context):
+    """The address of one replica's publisher, given for another: what that one computes is never told."""
+    async with following(engine, strange_s=0.0, first_retry_s=60.0) as followed:
+        await engine.publish(stored(1))
+        await followed.sees((1,), 1)
+        for place in range(8):
+            followed.serves(place, 10 + place)
+        assert followed.word == EXACT
+        assert followed.matched(10) == 1  # it has a second to tell
+        assert followed.matched(10, now_s=2.0) == 0
+        await until(lambda: followed.untold == ["r1"])
+        assert followed.word == APPROXIMATE
+        assert "tell nothing of the prompts" in followed.state.standing.reason
+        assert followed.fault("strange") == 1
+
+
+async def test_who_tells_of_its_prompts_is_believed(engine):
+    async with following(engine, strange_s=0.0) as followed:
+        await engine.publish(stored(1))
+        await followed.sees((1,), 1)
+        for place in range(40):
+            followed.serves(place, 10 + place)
+            followed.matched(10, now_s=2.0 * place)
+            if place % 7 == 6:
+                await engine.publish(stored(10 + place))
+                await followed.sees((10 + place,), 1)
+        assert followed.matched(11, now_s=1000.0) == 0
+        assert followed.untold == []
+        assert followed.fault("strange") == 0
+        followed.serves("again", 16)
+        await until(lambda: followed.events._followed["r1"].proved)
+
+
+async def test_who_never_proves_anything_is_tried_less_and_less(engine):
+    """What was heard before it broke is no reason to be back soon: only prompts it told of are."""
+    async with following(engine, first_retry_s=0.01) as followed:
+        for _ in range(12):
+            await engine.publish(payload=b"\xc1")
+        await until(lambda: followed.events._followed["r1"].tries >= 4)
+        assert followed.fault("unusable") >= 4
+        assert followed.word == APPROXIMATE
+        assert followed.state.standing.reason == "sends events that can't be read (not msgpack)"
+
+
+@pytest.mark.parametrize("number", [1 << 40, (1 << 63) - 1, (1 << 64) - 1])
+async def test_numbers_of_batches_that_nobody_can_have_sent(engine, number):
+    async with following(engine) as followed:
+        await engine.publish(stored(1))
+        await followed.sees((1,), 1)
+        await engine.live.send_multipart([b"kv", number.to_bytes(8, "big"), packed_batch(stored(9))])
+        await engine.publish(stored(2))
+        await followed.sees((2,), 1)
+        assert followed.matched(9) == 0
+        assert followed.state.faults == {"foreign": 1}
+        assert not followed.state.standing.degraded
+
+
+async def test_events_that_tell_no_block_are_none_to_go_by(engine):
+    async with following(engine) as followed:
+        await until(lambda: engine.asked)
+        await engine.publish(stored(1) | {"kv_cache_spec_kind": "sliding_window"}, {"type": "Odd"}, {"no": "type"})
+        await until(lambda: followed.state.batches == 1)
+        assert followed.word == APPROXIMATE
+        assert "told no block which can be used" in followed.state.standing.reason
+        await engine.publish(stored(1))
+        await until(lambda: followed.word == EXACT)
+
+
+async def test_a_message_that_is_too_large_breaks_the_connection(engine, caplog):
+    async with following(engine, lost_s=0.3) as followed:
+        await until(lambda: engine.asked)
+        for _ in range(3):
+            before = followed.fault("disconnected")
+            await engine.live.send_multipart([b"kv", bytes(8), bytes(9_000_000)])
+            await until(lambda before=before: followed.fault("disconnected") > before)
+            await until(lambda: followed.events._followed["r1"].feeds[0].link == "connected")
+        assert followed.word == APPROXIMATE
+        assert "no message over 8 MiB is taken" in followed.state.standing.reason
 
 
 async def test_sockets_are_closed_however_listening_ends(context):

@@ -16,7 +16,9 @@ from router.placing import Placed
 
 _log = logging.getLogger("router.adapters")
 
+_ADAPTERS = 4096  # names remembered, those of one replica and those of all; the longest unseen makes room
 _STARTS = 4096  # first blocks remembered of an adapter's prompts
+_ALL_STARTS = 65_536  # of all adapters', 10 MB
 
 
 class Adapters:
@@ -27,7 +29,9 @@ class Adapters:
         self._fleet = fleet
         self._reloaded = reloaded
         self._paths: dict[str, dict[str, str]] = {}
-        self._starts: dict[str, OrderedDict[bytes, None]] = {}
+        self._starts: OrderedDict[str, OrderedDict[bytes, None]] = OrderedDict()
+        """By adapter, the one that was used last at the end."""
+        self._all_starts = 0
 
     def __repr__(self) -> str:
         return f"<Adapters {', '.join(sorted(self._starts)) or 'none'}>"
@@ -49,8 +53,13 @@ class Adapters:
                 )
                 self._fleet.lost(name, starts)
                 self._reloaded(name, adapter)
+            before.pop(adapter, None)
             before[adapter] = path
+            if len(before) > _ADAPTERS:
+                del before[next(iter(before))]
             self._starts.setdefault(adapter, OrderedDict())
+            if len(self._starts) > _ADAPTERS:
+                self._all_starts -= len(self._starts.popitem(last=False)[1])
 
     def ended(self, placed: Placed, _outcome: Outcome) -> None:
         """Remember where an adapter's prompts begin."""
@@ -60,7 +69,14 @@ class Adapters:
         if starts is None or not placed.request.blocks:
             return
         first = placed.request.blocks[0]
+        self._all_starts += first not in starts
         starts[first] = None
         starts.move_to_end(first)
         if len(starts) > _STARTS:
             starts.popitem(last=False)
+            self._all_starts -= 1
+        self._starts.move_to_end(placed.request.model)
+        if self._all_starts > _ALL_STARTS:
+            oldest = next(other for other in self._starts.values() if other)
+            self._all_starts -= len(oldest)
+            oldest.clear()

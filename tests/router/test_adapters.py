@@ -1,6 +1,7 @@
 """An adapter that is loaded from elsewhere under its name finds nothing of what it had cached: nothing is predicted."""
 
 from collections import OrderedDict
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
@@ -98,3 +99,50 @@ def test_only_the_replica_that_loaded_it_forgets():
     adapters.told("r2", None)
     adapters.told("r2", [entry | {"root": "/2"}])
     assert told == [("r1", "sql")]
+
+
+def request(adapter: str, first: int) -> Request:
+    blocks = (first.to_bytes(16, "big"), b"b" * 16)
+    return Request(str(first), "/", adapter, "t", None, None, 9, 1, blocks, 4)
+
+
+def entry(adapter: str, path: str = "/1") -> dict[str, str]:
+    return {"id": adapter, "parent": "m", "root": path}
+
+
+def adapters_of(*names: str) -> tuple[Adapters, list[tuple[str, str]]]:
+    told: list[tuple[str, str]] = []
+    fleet = Fleet(4)
+    fleet.joined("r1")
+    adapters = Adapters(fleet, lambda name, adapter: told.append((name, adapter)))
+    adapters.told("r1", [entry(name) for name in names])
+    return adapters, told
+
+
+def remembered(adapters: Adapters) -> dict[str, list[int]]:
+    return {name: [int.from_bytes(first, "big") for first in starts] for name, starts in adapters._starts.items()}
+
+
+def test_what_is_remembered_of_all_adapters_is_bounded(monkeypatch):
+    monkeypatch.setattr("router.adapters._STARTS", 3)
+    monkeypatch.setattr("router.adapters._ALL_STARTS", 6)
+    adapters, _ = adapters_of("idle", "a", "b", "c")
+    for first, name in enumerate(["a", "a", "a", "a", "b", "b", "b"]):
+        adapters.ended(SimpleNamespace(request=request(name, first)), None)
+    assert remembered(adapters) == {"idle": [], "a": [1, 2, 3], "b": [4, 5, 6]} | {"c": []}
+    for first, name in [(1, "a"), (7, "c")]:  # now b is the one that was used longest ago
+        adapters.ended(SimpleNamespace(request=request(name, first)), None)
+    assert remembered(adapters) == {"idle": [], "a": [2, 3, 1], "b": [], "c": [7]}
+    assert adapters._all_starts == 4
+
+
+def test_names_that_come_and_go_are_forgotten_at_last(monkeypatch):
+    monkeypatch.setattr("router.adapters._ADAPTERS", 3)
+    adapters, told = adapters_of("a", "b", "c")
+    adapters.ended(SimpleNamespace(request=request("a", 1)), None)
+    adapters.told("r1", [entry("a"), entry("d")])
+    assert adapters._paths == {"r1": {"c": "/1", "a": "/1", "d": "/1"}}
+    assert remembered(adapters) == {"c": [], "a": [1], "d": []}
+    adapters.told("r1", [entry("a", "/2"), entry("b", "/2")])
+    assert told == [("r1", "a")]  # of b nobody knows where it came from
+    assert len(adapters._paths["r1"]) == len(adapters._starts) == 3

@@ -88,11 +88,19 @@ class Entry:
             self.pending_prefill_tokens -= flight.uncached_tokens
 
     def generated_blocks(self, flight: Flight, block_tokens: int) -> tuple[int, int]:
-        """What it took beyond the prompt's blocks: what it filled of it, and all. The last token is only said."""
+        """What it took beyond the prompt's blocks: what it filled of it, and all. The last token is only said.
+
+        Several answers share the prompt's blocks and no other; how long each is was not told, so all count as alike.
+        """
         whole, named = self.engine_block_tokens or block_tokens, len(flight.request.blocks)
-        tokens = flight.request.prompt_tokens + flight.generated_tokens - 1
-        filled, used = tokens // whole * whole, -(-tokens // whole) * whole
-        return filled // block_tokens - named, used // block_tokens - named
+        generated, count = flight.generated
+        each, longer = divmod(generated, count)
+        filled = used = 0
+        for tokens, answers in (each + 1, longer), (each, count - longer):
+            end = flight.request.prompt_tokens + tokens - 1
+            filled += answers * (end // whole * whole // block_tokens - named)
+            used += answers * (-(-end // whole) * whole // block_tokens - named)
+        return filled, used
 
     def told(self, report: Report, block_tokens: int, now_s: float) -> None:
         """It spoke. Block size and capacity do not change while it runs: silence about them changes nothing."""

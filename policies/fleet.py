@@ -189,9 +189,9 @@ class Fleet:
         if entry.capacity.told(predicted, delivered, given_up=given_up):
             self._sized(entry)
 
-    def generated(self, request: Request, tokens: int) -> None:
-        """The replica told how many tokens it answered this one prompt with. Told before `done`."""
-        self._flight(request).generated_tokens = tokens
+    def generated(self, request: Request, tokens: int, answers: int = 1) -> None:
+        """The replica told how many tokens all its answers to this one prompt have. Told before `done`."""
+        self._flight(request).generated = tokens, answers
 
     def done(self, request: Request, output_blocks: tuple[bytes, ...] = ()) -> None:
         """The request ended, or its client left: what was computed stays cached.
@@ -200,7 +200,7 @@ class Fleet:
         """
         flight = self._landed(request)
         entry = self._entries[flight.replica]
-        if entry.present and flight.generated_tokens and self._index.copies(entry.name) is None:
+        if entry.present and flight.generated[0] and self._index.copies(entry.name) is None:
             nameless, used = entry.generated_blocks(flight, self.block_tokens)
             nameless -= len(output_blocks)
             self._index.filled(entry.name, request.blocks, nameless, used - nameless)

@@ -28,5 +28,5 @@ class Flight(Loose):
     matched_blocks: int
     uncached_tokens: int
     prefilling: bool = True
-    generated_tokens: int = 0
-    """As its replica told at the end."""
+    generated: tuple[int, int] = (0, 1)
+    """Tokens of all its answers together, as its replica told at the end, and how many answers those are."""

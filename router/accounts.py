@@ -107,19 +107,19 @@ class Accounts:
 
         Up to vLLM 0.22 a replica says nothing where it found nothing: silence of one that has told before is 0.
         """
-        if not placed.prompt.alone:
+        request, prompt, cached = placed.request, placed.prompt, told.cached_tokens
+        comparable = word == "ok" and prompt.basis == "exact" and told.prompt_tokens == request.prompt_tokens
+        if comparable and told.output_tokens and prompt.answers:
+            self._fleet.generated(request, told.output_tokens, prompt.answers)
+        if not prompt.alone:
             return None
-        request, cached = placed.request, told.cached_tokens
         teller = (placed.choice.replica, request.route)
         if cached is not None:
             self._tellers.add(teller)
         elif told.prompt_tokens is not None and teller in self._tellers:
             cached = 0
-        comparable = word == "ok" and placed.prompt.basis == "exact" and told.prompt_tokens == request.prompt_tokens
         if comparable and cached is not None:
             self._fleet.delivered(request, cached)
-        if comparable and told.output_tokens:
-            self._fleet.generated(request, told.output_tokens)
         return cached
 
     def _judged(self, replica: str, ending: Ending, word: str) -> None:

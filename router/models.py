@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from policies.blocks import Chain
 from policies.values import Value
 from router.errors import UnknownModel
-from router.openai import CHAT, Ask, batched, reads_cache, sampled_once
+from router.openai import CHAT, Ask, batched, reads_cache, samples
 from router.prompt_bodies import PLAIN
 from router.prompts import Prompt, PromptReader
 
@@ -61,12 +61,13 @@ class Served(Value, frozen=True):
         batch = batched(ask.route, ask.body)
         if batch is not None:
             prompt = await self.reader.read(ask.route, batch.body, self.chain)
-            return replace(prompt, tokens=batch.tokens(prompt.tokens), alone=False)
+            return replace(prompt, tokens=batch.tokens(prompt.tokens), alone=False, answers=0)
         prompt = await self.reader.read(ask.route, ask.body, self.chain)
         if prompt.blocks and not reads_cache(ask.route, ask.body):
             reason = "prompt log probabilities are computed past the cache"
             return Prompt(prompt.tokens, (), "none", reason, prompt.blocks + prompt.stored)
-        return prompt if sampled_once(ask.body) else replace(prompt, alone=False)
+        answers = samples(ask.body)
+        return prompt if answers == 1 else replace(prompt, alone=False, answers=answers)
 
 
 class Models:

@@ -133,11 +133,11 @@ def reads_cache(route: str, body: Mapping[str, Any] | None) -> bool:
     return not (route == COMPLETIONS and body.get("echo") is True and body.get("logprobs") is not None)
 
 
-def sampled_once(body: Mapping[str, Any]) -> bool:
-    """Whether a body asks for one reply. Each of several is a request of the engine's, with a look-up of its own."""
+def samples(body: Mapping[str, Any]) -> int:
+    """How many replies a body asks for. Each of several is a request of the engine's, with a look-up of its own."""
     sampling = body.get("sampling_params")
     wanted = sampling.get("n") if isinstance(sampling, Mapping) else body.get("n")
-    return not isinstance(wanted, int) or wanted < 2
+    return wanted if isinstance(wanted, int) and wanted > 1 else 1
 
 
 class Batch(Value, frozen=True):

@@ -103,6 +103,8 @@ class Prompt(Value, frozen=True):
     alone: bool = True
     """Whether an engine reports what it found of this prompt. Of several prompts or samples in one body it reports the
     last one's find (vLLM 0.32), which the others had just stored."""
+    answers: int = 1
+    """How many the prompt gets; 0 for several prompts, of whose answers only the sum is told."""
 
     def stored_by(self, answer: Answer) -> tuple[bytes, ...]:
         """Keys that continue `blocks`, those of the answer too where they are known."""

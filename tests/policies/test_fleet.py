@@ -349,6 +349,33 @@ def test_what_was_generated_takes_room(
 
 
 @pytest.mark.parametrize(
+    ("generated_tokens", "answers", "known", "held", "most"),
+    [
+        (22, 2, 0, 10, 12),  # 11 each: both fill their own copy of the prompt's last block in part
+        (24, 2, 0, 12, 12),
+        (23, 2, 0, 11, 12),  # one of 12, one of 11
+        (3 * 28, 3, 0, 16, 16),
+        (3 * 28, 3, 1, 16, 16),
+        (1, 4, 0, 10, 14),
+    ],
+)
+def test_each_of_several_answers_takes_room_of_its_own(
+    generated_tokens: int, answers: int, known: int, held: int, most: int
+) -> None:
+    fleet = fleet_of("r1", "r2", capacity_blocks=20)
+    earlier = request("earlier", 0, own=16)
+    for asked in (earlier, A):
+        fleet.sent(asked, "r1")
+        fleet.first_token(asked)
+        if asked is A:
+            fleet.generated(asked, generated_tokens, answers)
+        fleet.done(asked, request("x", 0, own=known).blocks if asked is A else ())
+    left = fleet._index.matched(earlier.blocks)["r1"]
+    assert left == min(10, 20 - most)
+    assert fleet.held_blocks("r1") == held + left
+
+
+@pytest.mark.parametrize(
     ("engine_block_tokens", "blocks", "expected"),
     [(16, 15, 15), (128, 15, 8), (128, 7, 0), (128, 16, 16), (8, 15, 15), (24, 15, 15), (24, 14, 13), (None, 15, 15)],
 )

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from router.openai import sampled_once
+from router.openai import samples
 from router.prompts import LocalReader
 from tests.real_vllm import engines as real
 from tests.real_vllm.listener import Listener
@@ -38,7 +38,7 @@ async def steps(engines: real.Engines, listeners: dict[str, Listener]) -> list[d
                 await asyncio.sleep(3)  # until the router has noticed
                 found.append({"restarted": engines.all[0].name})
             route, body = traffic.next()
-            if sampled_once(body):
+            if samples(body) == 1:
                 found.append(await step(one, reader, route, body, traffic))
     return found
 

@@ -4,7 +4,7 @@ import pytest
 
 from router.errors import BadRequest, NotServed
 from router.http.messages import Call
-from router.openai import CHAT, COMPLETIONS, CONTROL, Ask, asked, batched, reads_cache, sampled_once
+from router.openai import CHAT, COMPLETIONS, CONTROL, Ask, asked, batched, reads_cache, samples
 from router.prompt_bodies import NOT_RUN, POOLING
 
 
@@ -28,18 +28,20 @@ def test_a_clients_own_salt_is_read(member: bytes, salt: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "once"),
+    ("body", "replies"),
     [
-        ({}, True),
-        ({"n": 1}, True),
-        ({"n": 2}, False),
-        ({"n": "2"}, True),
-        ({"sampling_params": {"n": 3}}, False),
-        ({"sampling_params": {}}, True),
+        ({}, 1),
+        ({"n": 1}, 1),
+        ({"n": 2}, 2),
+        ({"n": 0}, 1),
+        ({"n": "2"}, 1),
+        ({"n": True}, 1),
+        ({"sampling_params": {"n": 3}}, 3),
+        ({"sampling_params": {}}, 1),
     ],
 )
-def test_how_many_replies_are_asked_for(body: dict[str, object], once: bool) -> None:
-    assert sampled_once(body) is once
+def test_how_many_replies_are_asked_for(body: dict[str, object], replies: int) -> None:
+    assert samples(body) == replies
 
 
 def test_the_last_of_duplicate_members_counts_as_for_the_engine() -> None:

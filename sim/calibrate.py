@@ -2,10 +2,10 @@
 
 A profile's kernel times stay; the log is replayed through the engine model with other d0 (seconds a step), d1 (a
 sequence and step) and front end (seconds a request, outside of its steps): a simplex over d0 and d1, the front end in
-closed form. The loss is the mean squared relative error of the percentiles of TTFT, TPOT and end-to-end time, and that
-of every request's TPOT. The one rule: trust d0 + d1 times the usual batch; how it is split between them a log of one
-load hardly tells. Not here: reading logs (`engine_logs`) and prompts (`engine_prompts`), what is printed
-(`report_calibration`).
+closed form. A factor on the kernels' compute (cg and ca) is fitted only when asked for. The loss is the mean squared
+relative error of the percentiles of TTFT, TPOT and end-to-end time, and that of every request's TPOT. The one rule:
+trust d0 + d1 times the usual batch; how it is split between them a log of one load hardly tells. Not here: reading logs
+(`engine_logs`) and prompts (`engine_prompts`), what is printed (`report_calibration`).
 """
 
 import argparse
@@ -33,6 +33,7 @@ _Floats = NDArray[np.float64]
 _STEP_S = 1e-3
 _SEQUENCE_S = 20e-6
 """Units of the search: what d0 and d1 usually are."""
+_REPLAYS_A_KNOB = 45
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,10 @@ class Engine:
     async_scheduling: bool = True
 
 
-def calibrated(log: EngineLog, profile: Profile, engine: Engine, *, hold_out: bool = False) -> Calibration:
-    """Fit the three knobs. With `hold_out` every other request is only used to measure the error.
+def calibrated(
+    log: EngineLog, profile: Profile, engine: Engine, *, hold_out: bool = False, fit_compute: bool = False
+) -> Calibration:
+    """Fit the three knobs, and the factor with `fit_compute`. With `hold_out` every other request is only measured.
 
     `JobRefused` when a request of the log does not fit in `engine.blocks`.
     """
@@ -56,24 +59,24 @@ def calibrated(log: EngineLog, profile: Profile, engine: Engine, *, hold_out: bo
     truth = _statistics(log.took, fitted)
     replays = 0
 
-    def run(d0_s: float, d1_s: float) -> Timings:
+    def run(knobs: Knobs) -> Timings:
         nonlocal replays
         replays += 1
-        return _replayed(log.sent, replace(profile, d0_s=d0_s, d1_s=d1_s), engine)
+        return _replayed(log.sent, _turned(profile, knobs), engine)
 
     def loss(point: _Floats) -> float:
         if min(point) < 0:
             return math.inf
-        took = run(*(point * (_STEP_S, _SEQUENCE_S)).tolist())
+        took = run(_knobs(point))
         seen = _later(_statistics(took, fitted), _front_s(took, log.took, fitted))
         alike = _relative(took.tpot_s[fitted], log.took.tpot_s[fitted])
         return float(np.mean(_relative(seen, truth) ** 2) + np.mean(alike**2))
 
-    best = lowest(loss, np.array([profile.d0_s / _STEP_S, profile.d1_s / _SEQUENCE_S]))
-    d0_s, d1_s = (best * (_STEP_S, _SEQUENCE_S)).tolist()
-    end = run(d0_s, d1_s)
     before = Knobs(profile.d0_s, profile.d1_s, profile.front_s)
-    after = Knobs(d0_s, d1_s, _front_s(end, log.took, fitted))
+    start = np.array([before.d0_s / _STEP_S, before.d1_s / _SEQUENCE_S, *([1.0] if fit_compute else [])])
+    best = _knobs(lowest(loss, start, most=_REPLAYS_A_KNOB * len(start)))
+    end = run(best)
+    after = replace(best, front_s=_front_s(end, log.took, fitted))
     return Calibration(
         profile=profile.name,
         requests=len(log.sent),
@@ -86,12 +89,23 @@ def calibrated(log: EngineLog, profile: Profile, engine: Engine, *, hold_out: bo
         after=after,
         errors=_errors(
             _statistics(log.took, judged),
-            _statistics(run(0.0, 0.0), judged),
-            _later(_statistics(run(profile.d0_s, profile.d1_s), judged), before.front_s),
+            _statistics(run(Knobs(0.0, 0.0, 0.0)), judged),
+            _later(_statistics(run(before), judged), before.front_s),
             _later(_statistics(end, judged), after.front_s),
         ),
         replays=replays,
     )
+
+
+def _knobs(point: _Floats) -> Knobs:
+    """A point of the search: d0 and d1 in its units, and a factor when it is looked for."""
+    d0, d1, *factor = point.tolist()
+    return Knobs(d0 * _STEP_S, d1 * _SEQUENCE_S, 0.0, *factor)
+
+
+def _turned(profile: Profile, knobs: Knobs) -> Profile:
+    factor = knobs.compute_factor
+    return replace(profile, d0_s=knobs.d0_s, d1_s=knobs.d1_s, cg_s=profile.cg_s * factor, ca_s=profile.ca_s * factor)
 
 
 def _replayed(sent: Sequence[Sent], profile: Profile, engine: Engine) -> Timings:
@@ -166,6 +180,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-num-seqs", type=_count(1), default=256, metavar="N", help="requests in one batch (%(default)s)")
     add("--max-num-batched-tokens", type=_count(1), default=8192, metavar="N", help="tokens in one step (%(default)s)")
     add("--sync-scheduling", action="store_true", help="the server ran with --no-async-scheduling, or before vLLM 0.14")
+    add("--fit-compute", action="store_true", help="fit a factor on compute too: for a GPU, or links, nobody measured")
     add("--held-out", action="store_true", help="fit every other request, report the error of the rest")
     add("--json", action="store_true", help="print JSON, alone on stdout")
 
@@ -199,7 +214,7 @@ def main(arguments: argparse.Namespace) -> int:
         log = replace(log, sent=sent)
     blocks = arguments.blocks or profile.capacity_tokens // size
     engine = Engine(blocks, size, arguments.max_num_seqs, budget, not arguments.sync_scheduling)
-    found = calibrated(log, profile, engine, hold_out=arguments.held_out)
+    found = calibrated(log, profile, engine, hold_out=arguments.held_out, fit_compute=arguments.fit_compute)
     if arguments.json:
         written(found, sys.stdout)
     else:

@@ -16,11 +16,12 @@ _SLOW_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
-    """What is fitted, in seconds."""
+    """What is fitted, in seconds; `compute_factor` scales the profile's times per token and per attended pair."""
 
     d0_s: float
     d1_s: float
     front_s: float
+    compute_factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ def _notes(found: Calibration) -> Iterator[str]:
     elif found.worst > _BAD:
         yield (
             f"{found.worst:.0%} off: give the server's own --blocks, --max-num-seqs and --max-num-batched-tokens, and a"
-            " --profile of its model and GPU"
+            " --profile of its model and GPU, or --fit-compute where there is none"
         )
 
 
@@ -105,6 +106,8 @@ def printed(found: Calibration) -> None:
     knobs.add_row("d0, per step", f"{before.d0_s * 1e3:.2f} ms", f"{after.d0_s * 1e3:.2f} ms")
     knobs.add_row("d1, per sequence and step", f"{before.d1_s * 1e6:.1f} us", f"{after.d1_s * 1e6:.1f} us")
     knobs.add_row("front end, per request", f"{before.front_s * 1e3:.1f} ms", f"{after.front_s * 1e3:.1f} ms")
+    if after.compute_factor != before.compute_factor:
+        knobs.add_row("compute, of the profile's", f"{before.compute_factor:.2f}", f"{after.compute_factor:.2f}")
     console.print(knobs)
     of = f"of {found.held_out} requests held out" if found.held_out else "of the same requests"
     errors = Table("", "", title=f"error {of}")

@@ -31,6 +31,12 @@ def test_the_table_has_what_was_fitted_and_all_errors(capsys):
     for told in ("2.50 s", "31.2 ms", "-30.0%", "-10.0%", "+1.4%", "worst error 2.0%"):
         assert told in out
     assert "note:" not in out
+    assert "compute" not in out
+
+
+def test_a_factor_on_compute_stands_with_the_knobs_when_it_was_fitted(capsys):
+    printed(replace(FOUND, after=replace(FOUND.after, compute_factor=1.49)))
+    assert "1.49" in capsys.readouterr().out
 
 
 def test_json_is_one_object_with_the_worst_error():

@@ -24,6 +24,7 @@ from router.discovery import Discovery
 from router.engine_metrics import EngineMetrics, parse
 from router.errors import UsageError
 from router.kv_check import Listened, listened
+from router.kv_standing import APPROXIMATE
 from router.models import cards
 from router.parity import PROBES, Ask, parity
 from router.probes import ProbeError, answer, model_entries, server_of, session
@@ -36,6 +37,7 @@ from router.tokenizers import TokenizerError
 
 _TELLS_MISSES = (0, 25)
 """The vLLM version since which a miss is told as 0 cached tokens; older ones say nothing then."""
+_UNCACHED = "runs with prefix caching off"
 _DETAILS = "start vLLM with --enable-prompt-tokens-details"
 _PROBLEMS = {
     "root": "start them with the same --model and --revision",
@@ -184,7 +186,8 @@ async def _metrics(found: Checked, block_tokens: int, client: aiohttp.ClientSess
     found.block_tokens, found.capacity_blocks = engine.block_tokens, engine.capacity_blocks
     found.hash_algorithm = engine.hash_algorithm
     if engine.prefix_caching is False:
-        found.problems.append("runs with prefix caching off; start vLLM with --enable-prefix-caching")
+        found.problems.append(f"{_UNCACHED}; start vLLM with --enable-prefix-caching")
+        found.cache, found.cache_reason = APPROXIMATE, _UNCACHED
     if engine.external_tokens_total:
         found.notes.append(
             "reads a cache outside the engine (a KV connector); such a cache may ignore salts and show one tenant what"
@@ -276,11 +279,11 @@ async def _proved(found: Checked, client: aiohttp.ClientSession) -> None:
 
 
 async def _events(config: Config, replicas: list[Checked], client: aiohttp.ClientSession) -> None:
-    """What KV events tell of each replica's cache."""
+    """What KV events tell of each replica's cache; one that is off tells nothing."""
     asked = {
         found.name: Listened(found.root, found.models[0], found.block_tokens or config.block_tokens)
         for found in replicas
-        if found.root
+        if found.root and not found.cache
     }
     for name, heard in (await listened(config, asked, client)).items():
         found = next(one for one in replicas if one.name == name)
@@ -289,15 +292,21 @@ async def _events(config: Config, replicas: list[Checked], client: aiohttp.Clien
         found.notes += heard.notes
 
 
+def _some(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
 def _differences(replicas: Sequence[Checked], matters: Mapping[str, str]) -> list[str]:
     """In what replicas of one model differ; what one does not tell is no difference."""
     told = []
     for model in sorted({model for replica in replicas for model in replica.models}):
         serving = [replica for replica in replicas if model in replica.models]
         for what, remedy in matters.items():
-            values = {replica.name: getattr(replica, what) for replica in serving if getattr(replica, what)}
-            differ = {str(value): name for name, value in values.items()}
+            differ: dict[str, list[str]] = {}
+            for replica in serving:
+                if getattr(replica, what):
+                    differ.setdefault(str(getattr(replica, what)), []).append(replica.name)
             if len(differ) > 1:
-                listed = ", ".join(f"{value} on {name}" for value, name in sorted(differ.items()))
+                listed = ", ".join(f"{value} on {_some(names)}" for value, names in sorted(differ.items()))
                 told.append(f"replicas that serve {model} differ in {what}: {listed}; {remedy}")
     return told

@@ -128,7 +128,7 @@ def _heard(state: KvState, setting: str, untold: str) -> Heard:
     usable = standing.word != APPROXIMATE or not state.endpoints or standing.reason == UNHEARD
     trouble = untold if usable else standing.reason
     if trouble:
-        heard.problems.append(f"{trouble}; {_remedy(setting)}")
+        heard.problems.append(trouble if "; run the router" in trouble else f"{trouble}; {_remedy(setting)}")
         heard.cache, heard.reason = APPROXIMATE, trouble
     elif standing.word == APPROXIMATE:
         heard.notes.append(f"{standing.reason}; its cache is known by what is sent to it")

@@ -148,6 +148,19 @@ async def test_replicas_of_one_model_must_agree(change: Callable[[Told], None], 
     assert what in " ".join(checkup.problems)
 
 
+async def test_of_many_the_odd_one_is_told():
+    odd = Told(version="0.33.0")
+    checkup = await checked(Told(), odd, Told(), Told())
+    assert "differ in version: 0.32.0 on r1 and 2 more, 0.33.0 on r2; run" in " ".join(checkup.notes)
+
+
+async def test_a_cache_that_is_off_is_one_problem():
+    checkup = await checked(Told(metrics=METRICS.replace("True", "False")))
+    (found,) = checkup.replicas
+    assert found.problems == ["runs with prefix caching off; start vLLM with --enable-prefix-caching"]
+    assert (found.cache, found.cache_reason, found.notes) == ("APPROXIMATE", "runs with prefix caching off", [])
+
+
 async def test_a_tokenizer_is_loaded_once_for_all_replicas_of_a_model(monkeypatch):
     """Seen with Qwen3's: 300 MB for each of four replicas."""
     loaded = []

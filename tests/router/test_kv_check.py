@@ -107,6 +107,16 @@ async def test_an_endpoint_that_is_another_service():
         assert problem.startswith(f"has something else than a ZMQ publisher at {endpoint}; correct kv_events")
 
 
+async def test_blocks_that_do_not_fit_come_with_one_remedy():
+    async with serving(kv_events=0, block_tokens=24) as replica:
+        (found,) = await checked([replica])
+        remedy = "; run the router with --set block_tokens=24"
+        assert [problem.removesuffix(remedy) for problem in found.problems] == [
+            "caches blocks of 24 tokens, which is no multiple of block_tokens = 16",
+            "stores blocks of 24 tokens, which neither divides block_tokens = 16 nor is a multiple of it",
+        ]
+
+
 async def test_an_endpoint_of_another_replica():
     """Two replicas whose endpoints were mixed up: both publish, and neither what it computes."""
     async with serving(kv_events=0) as first, serving(kv_events=0) as second:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from sim.cost import DEFAULT_PROFILE, PROFILES, Profile
 from sim.engine_logs import EngineLog, read_log
 from sim.engine_prompts import told
-from sim.errors import OptionError
+from sim.errors import JobRefused, OptionError
 from sim.replay import Sent, Timings, replayed
 from sim.report_calibration import Calibration, Error, Knobs, printed, written
 from sim.simplex import lowest
@@ -81,6 +81,7 @@ def calibrated(
         profile=profile.name,
         requests=len(log.sent),
         skipped=log.skipped,
+        why=log.why,
         held_out=len(judged) if hold_out else 0,
         prompt_tokens=sum(request.prompt_tokens for request in log.sent),
         cached_tokens=end.cached_tokens if any(request.begins for request in log.sent) else None,
@@ -171,7 +172,10 @@ def _front_s(model: Timings, real: Timings, which: NDArray[np.int_]) -> float:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `router sim calibrate`."""
     add = parser.add_argument
-    add("log", type=Path, metavar="LOG", help="JSONL or CSV, a request a row, or the result of `vllm bench serve`")
+    add(
+        "log", type=Path, metavar="LOG", help="JSONL or CSV, a result of `vllm bench serve`, or a recording of a router"
+    )
+    add("--replica", metavar="NAME", help="whose requests of a recording of several")
     add("--prompts", type=Path, metavar="TRACE", help="a trace of the log's requests, in its order: how prompts begin")
     add("--trace-block-size", dest="trace_block_tokens", type=_count(1), metavar="N", help="tokens in a trace's block")
     add("--profile", default=DEFAULT_PROFILE, metavar="NAME", help="whose kernel times hold (%(default)s)")
@@ -208,13 +212,20 @@ def main(arguments: argparse.Namespace) -> int:
         )
     if arguments.trace_block_tokens and not arguments.prompts:
         raise OptionError("--trace-block-size has no meaning without --prompts")
-    log = read_log(arguments.log)
+    log = read_log(arguments.log, replica=arguments.replica)
+    if arguments.replica and log.rows is None:
+        raise OptionError("--replica has no meaning here: only a recording of `router serve --record` names replicas")
     if arguments.prompts:
         sent = told(log.sent, arguments.prompts, size, trace_block_tokens=arguments.trace_block_tokens)
         log = replace(log, sent=sent)
+    elif log.rows is not None:
+        log = replace(log, sent=told(log.sent, arguments.log, size, rows=log.rows))
     blocks = arguments.blocks or profile.capacity_tokens // size
     engine = Engine(blocks, size, arguments.max_num_seqs, budget, not arguments.sync_scheduling)
-    found = calibrated(log, profile, engine, hold_out=arguments.held_out, fit_compute=arguments.fit_compute)
+    try:
+        found = calibrated(log, profile, engine, hold_out=arguments.held_out, fit_compute=arguments.fit_compute)
+    except JobRefused as refused:
+        raise OptionError(f"{arguments.log}: {refused}; --blocks is the server's num_gpu_blocks") from None
     if arguments.json:
         written(found, sys.stdout)
     else:

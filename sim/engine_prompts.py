@@ -20,11 +20,17 @@ _TOLD = 1 << 63  # apart from the keys that `replay` makes up
 
 
 def told(
-    sent: Sequence[Sent], path: Path, block_tokens: int, *, trace_block_tokens: int | None = None
+    sent: Sequence[Sent],
+    path: Path,
+    block_tokens: int,
+    *,
+    trace_block_tokens: int | None = None,
+    rows: Sequence[int] | None = None,
 ) -> tuple[Sent, ...]:
     """The requests, with the keys of what their prompts begin with, in blocks of the engine's size.
 
-    `trace_block_tokens` overrules how many tokens an id of the trace stands for. Raises `LogError` for a trace of other
+    `trace_block_tokens` overrules how many tokens an id of the trace stands for; `rows` are the requests' places in it
+    where the log is the trace. Raises `LogError` for a trace of other
     requests or without block ids, `SimError` for one that can't be read or has blocks of no fitting size.
     """
     table = read(path, trace_block_tokens=trace_block_tokens, text_block_tokens=block_tokens).table
@@ -32,7 +38,7 @@ def told(
         raise LogError(f"{path} tells lengths only, not how prompts begin: it needs block ids or text")
     return tuple(
         replace(request, begins=_keys(table.numbers(row), request.prompt_tokens, table.block_tokens, block_tokens))
-        for request, row in zip(sent, _rows(sent, table, path), strict=True)
+        for request, row in zip(sent, _rows(sent, table, path) if rows is None else rows, strict=True)
     )
 
 

@@ -46,6 +46,8 @@ class Calibration:
     profile: str
     requests: int
     skipped: int
+    why: str
+    """What is wrong with the first of those."""
     held_out: int
     prompt_tokens: int
     cached_tokens: int | None
@@ -73,8 +75,10 @@ def _notes(found: Calibration) -> Iterator[str]:
             "the log tells lengths only: prompts are taken to share nothing, what the server's cache saved shows as"
             " error; --prompts TRACE tells how they begin"
         )
+    if found.why:
+        yield f"requests were left out; the first: {found.why}"
     if found.requests < _FEW:
-        yield f"{found.requests} requests are few: the outer percentiles are single ones"
+        yield f"only {found.requests} of the log's requests: its outer percentiles are single ones"
     if not any(error.quantity == "tpot" for error in found.errors):
         yield "no answer has a second token: d0 and d1 are fitted to prompts alone"
     if found.after.d0_s > _SLOW_S:

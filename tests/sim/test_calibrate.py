@@ -5,8 +5,10 @@ Logs of engines hold lengths only. How the prompts of these runs begin was looke
 """
 
 import argparse
+import base64
 import json
 import os
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -180,9 +182,28 @@ def test_the_command_takes_prompts_from_a_trace(log, tmp_path, capsys):
     assert not any("--prompts" in note for note in told["notes"])
 
 
+def test_a_recording_tells_how_its_prompts_begin(tmp_path, capsys):
+    """Ten blocks of the one before, and two of its own: a router's recording needs nothing beside it."""
+    path = tmp_path / "recording.jsonl"
+    ids = [base64.b64encode(struct.pack("<12Q", *range(12 * n, 12 * n + 12))).decode() for n in range(2)]
+    told = {"prompt_tokens": 200, "output_tokens": 9, "status": 200, "ttft_s": 0.05, "e2e_s": 0.3}
+    rows = [
+        {"schema": "prefix-router.trace", "version": 1, "block_tokens": 16, "started_s": 5.0},
+        {"t": 0.0, "replica": "a", "ids": ids[0], **told},
+        {"t": 0.5, "replica": "b", "ids": ids[1], **told},
+        {"t": 1.0, "replica": "a", "after": [0, 10], **told},
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    assert main(parsed(str(path), "--replica", "a", "--json")) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["requests"], found["cached_tokens"]) == (2, 160)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (("--blocks", "9"), "log.jsonl: job .* needs .* blocks.*; --blocks is the server's num_gpu_blocks"),
+        (("--replica", "r1"), "--replica has no meaning here"),
         (("--profile", "h100"), "no profile is named 'h100'"),
         (("--max-num-batched-tokens", "100"), "--max-num-batched-tokens 100 is less than --max-num-seqs 256"),
         (("--trace-block-size", "16"), "has no meaning without --prompts"),

@@ -63,6 +63,7 @@ def test_failed_requests_are_left_out_and_counted(tmp_path):
     path.write_text(lines([*ROWS, *failed]))
     log = read_log(path)
     assert (log.sent, log.skipped) == (SENT, 3)
+    assert log.why.endswith(":3: output_tokens is 0: a request has one token at least")
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,12 @@ def test_failed_requests_are_left_out_and_counted(tmp_path):
         (lines(ROWS) + "{oops\n", ":3: this is no JSON object"),
         (lines([{"prompt_tokens": 3}]), "nothing tells the arrival, output, ttft, e2e of a request"),
         (json.dumps({**RESULT, "start_times": None}), "has no start_times; run a recent `vllm bench serve`"),
-        (lines([{**ROWS[0], "output_tokens": 0}]), "none of its 1 requests"),
+        (lines([{**ROWS[0], "output_tokens": 0}]), "none of 1 requests can be used"),
+        (lines([{**ROWS[0], "output_tokens": 0}]), "log:1: output_tokens is 0"),
+        (lines([{**ROWS[0], "ttft": -0.5}]), "log:1: by its ttft the first token came 0.5 s before the request"),
+        (lines([{**ROWS[0], "e2e": 0.25}]), "log:1: by its e2e the last token came 0.25 s before the first"),
+        (table([{**ROWS[0], "arrival": "Monday"}]), "log:2: arrival is 'Monday', which is no number"),
+        ("a,b\n1,2\n", "it has a, b; it needs a column for the arrival"),
         ("arrival,prompt_tokens\n", "has no requests"),
     ],
 )
@@ -83,3 +89,51 @@ def test_what_can_not_be_read_is_told(tmp_path, text, told):
         read_log(path)
     assert told in str(raised.value)
     assert str(path) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "told"),
+    [("log", b"\xff\xfe\x00", "this is no text"), ("log.gz", b"{}", "it can't be unpacked (Not a gzipped file")],
+)
+def test_what_is_no_text_is_told(tmp_path, name, data, told):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(LogError) as raised:
+        read_log(tmp_path / name)
+    assert told in str(raised.value)
+
+
+HEAD = {"schema": "prefix-router.trace", "version": 1, "block_tokens": 16, "started_s": 100.0}
+RECORDED = [
+    HEAD,
+    {"t": 0, "prompt_tokens": 30, "output_tokens": 3, "status": 200, "replica": "r1", "ttft_s": 0.5, "e2e_s": 0.9},
+    {"t": 1, "prompt_tokens": 99, "output_tokens": 3, "status": 200, "replica": "r2", "ttft_s": 0.5, "e2e_s": 0.9},
+    {"t": 1, "prompt_tokens": 50, "status": 503, "replica": "r1", "e2e_s": 0.1},
+    {"t": 1, "prompt_tokens": 50, "output_tokens": 1, "status": 200, "replica": "r1", "e2e_s": 0.1},
+    {"t": 1.5, "prompt_tokens": 40, "output_tokens": 2, "status": 200, "replica": "r1", "ttft_s": 0.25, "e2e_s": 0.5},
+]
+
+
+def test_a_recording_is_a_log_of_each_of_its_replicas(tmp_path):
+    path = tmp_path / "log"
+    path.write_text(lines(RECORDED))
+    log = read_log(path, replica="r1")
+    assert (log.sent, log.rows, log.skipped) == (SENT, (0, 3), 2)
+    assert log.took.e2e_s.tolist() == pytest.approx([0.9, 0.5])
+    assert read_log(path, replica="r2").rows == (1,)
+
+
+@pytest.mark.parametrize(
+    ("rows", "replica", "told"),
+    [
+        (RECORDED, None, "it has requests of r1, r2; choose one with --replica"),
+        (RECORDED, "r3", "no answered request of a replica 'r3'"),
+        ([HEAD], None, "the recording has no answered request"),
+        ([{**HEAD, "version": 9}], None, "log:1: a recording of another version"),
+    ],
+)
+def test_what_a_recording_lacks_is_told(tmp_path, rows, replica, told):
+    path = tmp_path / "log"
+    path.write_text(lines(rows))
+    with pytest.raises(LogError) as raised:
+        read_log(path, replica=replica)
+    assert told in str(raised.value)

@@ -12,6 +12,7 @@ FOUND = Calibration(
     profile="p",
     requests=300,
     skipped=2,
+    why="",
     held_out=0,
     prompt_tokens=20_000,
     cached_tokens=4_000,
@@ -59,7 +60,8 @@ def test_json_is_one_object_with_the_worst_error():
     ("change", "said"),
     [
         ({"cached_tokens": None}, "--prompts TRACE tells how they begin"),
-        ({"requests": 12}, "12 requests are few"),
+        ({"why": "log.csv:7: ttft is 'x', which is no number"}, "the first: log.csv:7: ttft is 'x'"),
+        ({"requests": 12}, "only 12 of the log's requests"),
         ({"errors": FOUND.errors[:1]}, "no answer has a second token"),
         ({"after": Knobs(13.0, 0.0, 0.0)}, "are the log's times seconds?"),
         ({"errors": (replace(FOUND.errors[1], after=0.4),)}, "40% off: give the server's own --blocks"),

@@ -234,7 +234,7 @@ def admin_application(
         return json_response(health())
 
     async def unknown(_: web.Request) -> web.Response:
-        return error_response(NotServed("the admin port serves GET /, /metrics, /state and /health, and POST /explain"))
+        return error_response(NotServed(f"the admin port serves {', '.join(served)}"))
 
     application = web.Application(client_max_size=body_bytes, middlewares=[followed])
     application.router.add_get("/metrics", exposition)
@@ -242,5 +242,7 @@ def admin_application(
     application.router.add_get("/health", state)
     application.router.add_post("/explain", explained)
     application.add_routes(routes)
+    paths = application.router.resources()
+    served = [f"{one.method} {path.canonical}" for path in paths for one in path if one.method != "HEAD"]
     application.router.add_route("*", "/{path:.*}", unknown)
     return application

@@ -318,7 +318,8 @@ async def test_the_admin_port_does_not_repeat_what_it_could_not_read(up, caplog,
 async def test_the_admin_port_says_what_it_serves(up, raw):
     reply = await asked(up.admin_url, raw)
     assert (reply.status, reply.error["code"]) == (404, "path_not_served")
-    assert "POST /explain" in reply.error["message"]
+    for path in ("GET /metrics", "POST /explain", "GET /hits", "GET /doctor", "POST /admin/replicas"):
+        assert path in reply.error["message"]
     assert b"s3cret" not in reply.body
 
 

@@ -85,6 +85,17 @@ class Heard:
         tokens = self._spoken + 1 if told.completion_tokens is None else told.completion_tokens
         return Answer("".join(self._text), told.prompt_tokens, tokens)
 
+    def uncounted_tokens(self) -> int:
+        """Tokens of a stream that has ended and whose engine told no count: its events, but the first and `[DONE]`."""
+        if self._given_up or not self._streamed or self._usage is not None:
+            return 0
+        if self._finished == "stop":
+            return self._spoken + 1
+        data = b"".join(self._pieces)
+        if b'"completion_tokens"' in data:
+            return 0
+        return max(0, self._spoken + data.count(_BETWEEN) - (0 if self._spoken else 1))
+
     def _is_stream(self) -> bool:
         if self._streamed is None:
             self._streamed = b"".join(self._pieces).startswith(_BEFORE)
@@ -158,11 +169,15 @@ class Answers:
 
     def _known(self, heard: Heard, rest: bytes, request: Request, prompt: Prompt, name: str) -> tuple[bytes, ...]:
         answer = heard.answer(rest)
+        uncounted = heard.uncounted_tokens()
+        if uncounted:
+            self._fleet.generated(request, uncounted)
         if answer is None or prompt.opened is None:
             return prompt.stored
         if prompt.opened.reads_at_once(answer):
             return prompt.stored_by(answer)
         if len(self._threaded) < _MOST_THREADED:
+            self._fleet.generated(request, 0)  # what it takes is entered with its names
             task = asyncio.get_running_loop().create_task(self._later(lambda: prompt.stored_by(answer), request, name))
             self._threaded.add(task)
             task.add_done_callback(self._threaded.discard)

@@ -86,6 +86,41 @@ def test_what_is_no_plain_answer_is_given_up(reply):
     assert heard(*(reply[start : start + 3000] for start in range(0, len(reply), 3000)), b"") is None
 
 
+def uncounted(reply: bytes, size: int = 2048) -> int:
+    listening = Heard()
+    for start in range(0, len(reply), size):
+        listening.heard(reply[start : start + size])
+    listening.answer(b"")
+    return listening.uncounted_tokens()
+
+
+@pytest.mark.parametrize("finish", ["stop", "length"])
+@pytest.mark.parametrize("tokens", [0, 1, 40, 20_000])
+def test_the_tokens_of_a_stream_without_usage_are_its_events(finish: str, tokens: int) -> None:
+    """Its end is one of them: the token it stopped at; one that was cut by its length ends with a token of text."""
+    told = stream(["word "] * tokens, None, finish=finish)
+    assert uncounted(told) == tokens + 1
+    assert uncounted(stream(["word "] * tokens, (5, tokens + 1), finish=finish)) == 0
+
+
+@pytest.mark.parametrize("reply", [b'{"choices": []}', b"", b"data: [DONE]\n\n", stream(["a"], None)[7:]])
+def test_what_is_no_stream_has_no_uncounted_tokens(reply: bytes) -> None:
+    assert uncounted(reply) == 0
+
+
+async def test_a_stream_without_usage_takes_the_room_of_its_tokens() -> None:
+    """Cut by its length, so that its blocks have no names; an engine counts them all the same."""
+    body = stream(["word "] * 99, None, finish="length")
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n" % len(body)
+    messages = [{"role": "user", "content": TEXT}]
+    prompt = await local_reader(TINY, block_tokens=16).read(CHAT, {"messages": messages}, Chain.root("m"))
+    async with fake_replica(head + body) as replica, router_over(replica, **READ) as up:
+        asked = json.dumps({"model": "m", "messages": messages, "stream": True}).encode()
+        assert (await posted(up.url, asked, path=CHAT.encode())).status == 200
+        await until(lambda: load_of(up) == IDLE)
+        assert up.fleet.held_blocks("r1") == (prompt.tokens + 100 - 1) // 16
+
+
 def test_an_event_longer_than_what_is_read_at_once():
     told = stream(["word " * 20_000], (5, 20_001))
     pieces = [told[start : start + 2048] for start in range(0, len(told), 2048)]
@@ -129,7 +164,8 @@ async def test_a_streamed_answer_is_known_for_the_next_turn(times: int, told: st
         assert (await posted(up.url, asked, path=CHAT.encode())).status == 200
         known = tokens == len(parts) + 1 or usage is not None
         blocks = (first.tokens + tokens - 1) // 16 if known else first.tokens // 16
-        await until(lambda: up.fleet.held_blocks("r1") == blocks)
+        await until(lambda: up.fleet.held_blocks("r1") == blocks and not up.gateway._answers._threaded)
+        assert up.fleet.held_blocks("r1") == blocks
 
 
 async def test_an_answer_that_can_not_be_read_leaves_no_load(monkeypatch, caplog) -> None:

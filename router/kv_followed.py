@@ -80,8 +80,10 @@ class Followed:
 
     def _why(self) -> str:
         """Why there are no events to go by."""
-        if not self.feeds or (self.trouble and time.monotonic() - self.since_s < _BETTERS_S):
+        if not self.feeds:
             return self.trouble or self.reason
+        if self.trouble and self.feeds[0].link != CONNECTED and time.monotonic() - self.since_s < _BETTERS_S:
+            return self.trouble
         found = silence(self.feeds[0])
         return f"takes prompts and publishes no KV events; {REMEDY}" if self.mute and found == UNHEARD else found
 

@@ -1,11 +1,11 @@
 """`router sim calibrate`: how long the engine around the kernels takes, fitted to a log of a real server.
 
 A profile's kernel times stay; the log is replayed through the engine model with other d0 (seconds a step), d1 (a
-sequence and step) and front end (seconds a request, outside of its steps): a simplex over d0 and d1, the front end in
-closed form. A factor on the kernels' compute (cg and ca) is fitted only when asked for. The loss is the mean squared
-relative error of the percentiles of TTFT, TPOT and end-to-end time, and that of every request's TPOT. The one rule:
-trust d0 + d1 times the usual batch; how it is split between them a log of one load hardly tells. Not here: reading logs
-(`engine_logs`) and prompts (`engine_prompts`), what is printed (`report_calibration`).
+sequence and step) and front end (seconds a request, outside of its steps): a simplex over d0 and d1, begun anew where
+it ends since the loss is rugged, and the front end in closed form. A factor on the kernels' compute (cg and ca) is
+fitted only when asked for. The loss is the mean squared relative error of the percentiles of TTFT, TPOT and end-to-end
+time, and that of every request's TPOT. The one rule: trust d0 + d1 times the usual batch; how it is split between them
+a log of one load hardly tells. Not here: reading logs (`engine_logs`, `engine_prompts`), and what is printed.
 """
 
 import argparse
@@ -74,7 +74,8 @@ def calibrated(
 
     before = Knobs(profile.d0_s, profile.d1_s, profile.front_s)
     start = np.array([before.d0_s / _STEP_S, before.d1_s / _SEQUENCE_S, *([1.0] if fit_compute else [])])
-    best = _knobs(lowest(loss, start, most=_REPLAYS_A_KNOB * len(start)))
+    near = lowest(loss, start, most=_REPLAYS_A_KNOB * len(start))
+    best = _knobs(lowest(loss, near, most=_REPLAYS_A_KNOB))
     end = run(best)
     after = replace(best, front_s=_front_s(end, log.took, fitted))
     return Calibration(

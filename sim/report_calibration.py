@@ -85,8 +85,8 @@ def _notes(found: Calibration) -> Iterator[str]:
         yield f"a step takes {found.after.d0_s:.1f} s beside its kernels: are the log's times seconds?"
     elif found.worst > _BAD:
         yield (
-            f"{found.worst:.0%} off: give the server's own --blocks, --max-num-seqs and --max-num-batched-tokens, and a"
-            " --profile of its model and GPU, or --fit-compute where there is none"
+            f"{found.worst:.0%} off: give the server's own --blocks, --max-num-seqs, --max-num-batched-tokens and"
+            " scheduling, and a --profile of its model and GPU, or --fit-compute where there is none"
         )
 
 

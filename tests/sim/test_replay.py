@@ -131,5 +131,7 @@ def test_vllm_on_a_full_rtx_4090_takes_what_the_profile_says() -> None:
     assert 4_000 < took.cached_tokens < 5_000
     off = off_by(took, real)
     assert {name: error for name, error in off.items() if abs(error) > 0.03} == {}
+    assumed = off_by(replayed(sent, replace(profile, d0_s=2e-3, d1_s=20e-6), 2588, **engine), real)
+    assert all(abs(error) < 0.04 for error in assumed.values())
     alone = off_by(replayed(lengths, profile, 2588, **engine), real)
     assert 0.05 < alone["ttft p95"] < 0.1

@@ -2,11 +2,13 @@
 
     python bench/prompts_of_sharegpt.py LOG --sharegpt ShareGPT_V3_unfiltered_cleaned_split.json \\
         --tokenizer tokenizer.json --out prompts.jsonl.gz
+    python bench/prompts_of_sharegpt.py LOG --beginnings tests/recordings/sharegpt_beginnings_qwen3.jsonl --out …
 
 LLMServingSim's runs ask turns of ShareGPT's first conversations, each with all before it
 (casys-kaist/LLMServingSim, workloads/generators/sharegpt.py); their logs keep the lengths of prompt and answer, which
 two turns seldom have in common. What comes out is a recording as `router serve --record` writes it, for
 `router sim calibrate --prompts`: lengths, and ids of the blocks that several prompts begin with. No text, no tokens.
+What was found before (`--beginnings-out` writes it: rows and ids, no lengths) needs the log alone.
 """
 
 import argparse
@@ -33,14 +35,26 @@ Lengths = tuple[int, int]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("log", type=Path)
-    parser.add_argument("--sharegpt", type=Path, required=True)
-    parser.add_argument("--tokenizer", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--sharegpt", type=Path)
+    parser.add_argument("--tokenizer", type=Path)
+    parser.add_argument("--beginnings", type=Path, help="what was found before, in place of these two")
+    parser.add_argument("--out", type=Path, help="where the prompts go, gzipped")
+    parser.add_argument("--beginnings-out", type=Path)
     asked = parser.parse_args()
     wanted = [_lengths(json.loads(line)) for line in asked.log.read_text().splitlines()]
-    prompts = found(wanted, asked.sharegpt, Tokenizer.from_file(str(asked.tokenizer)))
-    print(f"{sum(map(bool, prompts))} of {len(wanted)} requests are turns of the data set")
-    asked.out.write_bytes(gzip.compress("".join(recording(wanted, prompts)).encode(), 9, mtime=0))
+    if asked.beginnings is not None:
+        known = beginnings(asked.beginnings)
+    elif asked.sharegpt is not None and asked.tokenizer is not None:
+        prompts = found(wanted, asked.sharegpt, Tokenizer.from_file(str(asked.tokenizer)))
+        print(f"{sum(map(bool, prompts))} of {len(wanted)} requests are turns of the data set")
+        known = common(prompts)
+    else:
+        parser.error("give --sharegpt and --tokenizer, or --beginnings")
+    if asked.beginnings_out is not None:
+        asked.beginnings_out.write_text("".join(_line({"t": place, **row}) for place, row in known.items()))
+    if asked.out is not None:
+        lengths = [tokens for tokens, _ in wanted]
+        asked.out.write_bytes(gzip.compress("".join(recording(lengths, known)).encode(), 9, mtime=0))
 
 
 def _lengths(row: dict[str, Any]) -> Lengths:
@@ -87,24 +101,39 @@ def told(conversation: list[dict[str, str]]) -> Iterator[tuple[str, str]]:
             before = f"{before} {prompt} {answer}".strip()
 
 
-def recording(wanted: list[Lengths], prompts: list[list[int]]) -> Iterator[str]:
-    """Lines with what prompts have in common: `after` an earlier row, then ids of blocks that later ones share."""
+def common(prompts: list[list[int]]) -> dict[int, dict[str, Any]]:
+    """What prompts have in common, by row: `after` an earlier row, then ids of blocks that later ones share."""
     chains = [list(_chain(prompt)) for prompt in prompts]
     count = Counter(itertools.chain.from_iterable(chains))
     seen: dict[bytes, int] = {}
     number: dict[bytes, int] = {}
-    yield _line({"schema": "prefix-router.trace", "version": 1, "block_tokens": BLOCK_TOKENS, "started_s": 0})
-    for place, ((tokens, _), chain) in enumerate(zip(wanted, chains, strict=True)):
+    known: dict[int, dict[str, Any]] = {}
+    for place, chain in enumerate(chains):
         shared = [block for block in chain if count[block] > 1]
         kept = next((length for length in range(len(shared), 0, -1) if shared[length - 1] in seen), 0)
-        row: dict[str, Any] = {"t": place, "prompt_tokens": tokens, "status": 200}
+        row: dict[str, Any] = {}
         if kept:
             row["after"] = [seen[shared[kept - 1]], kept]
         if fresh := [number.setdefault(block, len(number)) for block in shared[kept:]]:
             row["ids"] = base64.b64encode(struct.pack(f"<{len(fresh)}Q", *fresh)).decode()
         for block in shared:
             seen.setdefault(block, place)
-        yield _line(row)
+        if row:
+            known[place] = row
+    return known
+
+
+def beginnings(path: Path) -> dict[int, dict[str, Any]]:
+    """What `common` found, as it was written."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return {row.pop("t"): row for row in rows}
+
+
+def recording(lengths: list[int], known: dict[int, dict[str, Any]]) -> Iterator[str]:
+    """Lines of a recording: prompts of these lengths that begin so."""
+    yield _line({"schema": "prefix-router.trace", "version": 1, "block_tokens": BLOCK_TOKENS, "started_s": 0})
+    for place, tokens in enumerate(lengths):
+        yield _line({"t": place, "prompt_tokens": tokens, "status": 200, **known.get(place, {})})
 
 
 def _chain(tokens: list[int]) -> Iterator[bytes]:

@@ -17,10 +17,10 @@ import pytest
 from sim.calibrate import POINTS, Engine, add_arguments, calibrated, main
 from sim.cost import PROFILES, Profile
 from sim.engine_logs import EngineLog, read_log
-from sim.engine_prompts import told
 from sim.errors import OptionError
 from sim.generators.draws import poisson, stream
 from sim.replay import Sent, Timings, replayed
+from tests.sim.beginnings import with_beginnings
 
 PROFILE = PROFILES["llama-3.1-8b-h100"]
 ENGINE = Engine(8_000, async_scheduling=False)
@@ -54,19 +54,12 @@ def test_known_knobs_are_found(d0_s, d1_s, hold_out):
     assert found.held_out == (60 if hold_out else 0)
 
 
-RECORDINGS = Path(__file__).parents[1] / "recordings"
-
-
 def run_of(name: str) -> EngineLog:
     folder = Path(os.environ.get("ROUTER_TEST_TRACES") or Path(__file__).parents[3] / "shared")
     path = folder / "engine_runs" / name / "requests.jsonl"
     if not path.exists():
         pytest.skip(f"{name} is not here; set ROUTER_TEST_TRACES to the folder that has engine_runs")
     return read_log(path)
-
-
-def with_beginnings(log: EngineLog, tokenizer: str = "llama3_1") -> EngineLog:
-    return replace(log, sent=told(log.sent, RECORDINGS / f"sharegpt_300_prompts_{tokenizer}.jsonl.gz", 16))
 
 
 RUNS = {
@@ -87,7 +80,9 @@ def test_a_real_engine_within_three_percent(name, hold_out):
     """
     profile, engine = RUNS[name]
     assumed = replace(profile, d0_s=2e-3, d1_s=20e-6)
-    found = calibrated(with_beginnings(run_of(name)), assumed, engine, hold_out=hold_out)
+    log = run_of(name)
+    log = replace(log, sent=with_beginnings(log.sent))
+    found = calibrated(log, assumed, engine, hold_out=hold_out)
     assert len(found.errors) == 3 * len(POINTS)
     single = {("ttft", "p10")} if hold_out else set()
     assert {(error.quantity, error.point) for error in found.errors if abs(error.after) > 0.03} <= single
@@ -106,7 +101,8 @@ def test_lengths_alone_leave_single_percentiles_further_off():
 
 def test_gpus_with_a_link_that_nobody_measured_need_a_factor_on_compute():
     """Qwen3-32B on two RTX PRO 6000 over PCIe, 300 requests on 128 places: its kernels are 30 to 70 % too fast."""
-    log = with_beginnings(run_of("RTXPRO6000_Qwen3-32B"), "qwen3")
+    log = run_of("RTXPRO6000_Qwen3-32B")
+    log = replace(log, sent=with_beginnings(log.sent, "qwen3"))
     profile = PROFILES["qwen3-32b-rtx-pro-6000-x2"]
     engine = Engine(profile.capacity_tokens // 16, max_num_seqs=128, max_batched_tokens=2_048)
     found = calibrated(log, profile, engine, fit_compute=True)

@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 
 from sim.cost import PROFILES
-from sim.engine_prompts import told
 from sim.errors import JobRefused
 from sim.replay import Sent, Timings, replayed
+from tests.sim.beginnings import with_beginnings
 
 RUNS = Path(os.environ.get("ROUTER_TEST_TRACES") or Path(__file__).parents[3] / "shared") / "engine_runs"
 H100 = PROFILES["llama-3.1-8b-h100"]
-BEGINNINGS = Path(__file__).parents[1] / "recordings" / "sharegpt_300_prompts_llama3_1.jsonl.gz"
 POINTS = ("mean", "p10", "p25", "p50", "p75", "p90", "p95", "p99")
 
 recorded = pytest.mark.skipif(not RUNS.exists(), reason=f"no runs of real engines in {RUNS}")
@@ -80,7 +79,7 @@ def run_of(folder: str) -> tuple[list[Sent], tuple[Sent, ...], Timings]:
     rows = [json.loads(line) for line in (RUNS / folder / "requests.jsonl").read_text().splitlines()]
     sent = [Sent(row["queued_ts"], row["input_toks"], row["output_toks"]) for row in rows]
     took = Timings.of([row["first_token_ts"] for row in rows], [row["last_token_ts"] for row in rows], sent)
-    return sent, told(sent, BEGINNINGS, 16), took
+    return sent, with_beginnings(sent), took
 
 
 def off_by(took: Timings, real: Timings) -> dict[str, float]:

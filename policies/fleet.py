@@ -200,7 +200,7 @@ class Fleet:
         """
         flight = self._landed(request)
         entry = self._entries[flight.replica]
-        if entry.present and flight.generated[0] and self._index.copies(entry.name) is None:
+        if entry.present and flight.generated[0]:
             nameless, used = entry.generated_blocks(flight, self.block_tokens)
             nameless -= len(output_blocks)
             self._index.filled(entry.name, request.blocks, nameless, used - nameless)

@@ -3,7 +3,7 @@
     belief    what was recorded: a radix tree of runs with one bounded LRU per replica (`policies.tree`)
     expected  believed only because a request is on its way there: gone again if it fails before it computed anything
     copies    what a replica told by events (`policies.copies`). Where there are any, they and what is expected count,
-              and the belief is only the memory of which prompts continue which
+              less what has to make room for that by the belief; else it is the memory of which prompts continue which
 
 Look-ups never touch recency. Every method is O(runs on the path), or O(runs given up). Not here: time, load, and how
 keys are made.
@@ -116,7 +116,7 @@ class PrefixIndex:
                 if expected:
                     holder.expected.setdefault(run, before)
             depths.move_to_end(run)
-        if holder.expected and not expected:
+        if holder.expected and not expected and holder.copies is None:
             holder.settle(path)
         self._tree.evict(holder, self._limit(holder))
 
@@ -298,6 +298,8 @@ class PrefixIndex:
                     found[holder.name] = start + reach
         for holder in self._telling:
             told = holder.copies.matched(blocks) if holder.copies is not None else 0
+            if told and holder.expected:
+                told = holder.making_room(path, blocks, told)
             if told > found.get(holder.name, 0):
                 found[holder.name] = told
         return found

@@ -50,6 +50,19 @@ class Holder:
                 self.expected.setdefault(run, max(0, there - start))
             start += depth
 
+    def making_room(self, path: Path, blocks: Sequence[bytes], told: int) -> int:
+        """Of so many leading blocks that it told of, those left once what is expected is there.
+
+        It tells of the blocks it gives up when it tells of those that need their room: until then it has fewer.
+        """
+        left = 0
+        for run, depth in path:
+            held = min(depth, self.depths.get(run, 0))
+            left += held
+            if held < depth:
+                break
+        return left if left < told and blocks[left] in self.given_up else told
+
     def settle(self, path: Path) -> None:
         """What is covered by the path is computed now."""
         for run, depth in path:

@@ -165,3 +165,48 @@ def test_of_larger_blocks_only_whole_ones_are_told() -> None:
     assert fleet.landing.unheard("r1") == (0, 0.0)
     served(fleet, request("short", 0, own=1))  # less than one of its blocks
     assert not fleet.landing
+
+
+def test_it_stays_expected_when_its_request_has_ended_with_a_block_beyond() -> None:
+    """A prompt of whole blocks fills a last one that nobody reads: ending told of that one, not of the others."""
+    fleet = telling()
+    fleet.sent(A, "r1")
+    fleet.first_token(A)
+    fleet.generated(A, 40)
+    fleet.done(A, request("beyond", 0, own=1).blocks)
+    assert asked(fleet, 0.0) == 10
+    assert asked(fleet, 5.0) == 0
+
+
+def small(*, told: Request) -> Fleet:
+    """Room for 20 blocks, and a prompt served and told of."""
+    fleet = fleet_of("r1", "r2", capacity_blocks=20)
+    fleet.stored("r1", OTHER.blocks[:1])
+    served(fleet, told)
+    fleet.stored("r1", told.blocks)
+    return fleet
+
+
+def test_what_makes_room_for_a_prompt_is_gone_before_the_replica_says_so() -> None:
+    older = request("older", 0, own=16)
+    fleet = small(told=older)
+    assert asked(fleet, 0.0, older) == 16
+    fleet.sent(A, "r1")
+    assert asked(fleet, 0.0, older) == 10
+    fleet.first_token(A)
+    fleet.generated(A, 28)
+    fleet.done(A)
+    assert asked(fleet, 0.1, older) == 8  # its answer fills two blocks more
+    fleet.removed("r1", older.blocks[9:])
+    fleet.stored("r1", A.blocks)
+    assert asked(fleet, 0.2, older) == 9  # now it has said so
+
+
+def test_what_others_brought_there_is_not_taken_for_given_up() -> None:
+    older = request("older", 0, own=16)
+    fleet = small(told=older)
+    others = request("others", 0, own=16)
+    fleet.stored("r1", others.blocks)  # another router sent it
+    fleet.sent(A, "r1")
+    assert asked(fleet, 0.0, others) == 16
+    assert asked(fleet, 0.0, older) == 10

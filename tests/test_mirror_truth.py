@@ -1,15 +1,26 @@
-"""A router that is told no events: its mirror predicts what replicas deliver, also when their size is told wrong."""
+"""What a router remembers of what it sent predicts what replicas deliver: while events are late, and without any.
 
+Without, also when a replica's size is told wrong.
+"""
+
+import asyncio
 import random
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import aiohttp
 import pytest
+import zmq
+import zmq.asyncio
 
 from router.app import running
 from router.config import load
+from router.kv_standing import EXACT
 from router.metrics import Outcome
+from sim.emulator import Emulator
 from tests.emulated import COMPLETIONS, emulated
+from tests.fakes import until
 
 BLOCKS = 240
 WORDS = ("prefix", "cache", "block", "prompt", "router", "replica", "engine", "token", "batch", "queue", "model")
@@ -88,3 +99,60 @@ async def test_a_size_that_is_told_wrong_is_found_out(told_blocks: int, least: f
     seen, fitted = await outcomes(1200, told_blocks=told_blocks)
     assert right_fraction(seen[-200:]) >= 0.9
     assert all(least * BLOCKS < size < most * BLOCKS for size in fitted)
+
+
+@asynccontextmanager
+async def late(replica: Emulator, by_s: float) -> AsyncIterator[str]:
+    """Where the replica's events can be heard so much later."""
+    loop, context = asyncio.get_running_loop(), zmq.asyncio.Context()
+    here, there = context.socket(zmq.SUB), context.socket(zmq.PUB)
+    here.subscribe(b"")
+    source = replica.telling.source()
+    assert source is not None
+    here.connect(source["endpoint"].replace("*", "127.0.0.1"))
+    endpoint = f"tcp://127.0.0.1:{there.bind_to_random_port('tcp://127.0.0.1')}"
+    sending: zmq.Socket[bytes] = zmq.Socket.shadow(there)
+
+    async def heard() -> None:
+        while True:
+            loop.call_later(by_s, sending.send_multipart, await here.recv_multipart())
+
+    task = asyncio.create_task(heard())
+    yield endpoint
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    here.close(linger=0)
+    there.close(linger=0)
+    context.term()
+
+
+async def test_what_is_predicted_is_delivered_though_events_come_late() -> None:
+    """Small caches: what a prompt pushes out is told after the next one is placed, like what it brought."""
+    draw, seen = random.Random(1), []
+    chats = [f"chat {number} " for number in range(16)]
+    names = ("r1", "r2")
+    replicas = [await emulated(name=name, blocks=BLOCKS, speed=1000.0, kv_events=0) for name in names]
+    flags: dict[str, Any] = {"listen.port": 0, "admin.port": 0, "tokenizer.where": "replica"}
+    async with AsyncExitStack() as stack:
+        heard = [await stack.enter_async_context(late(replica, 0.02)) for replica in replicas]
+        flags["replicas"] = [
+            {"name": name, "url": replica.url, "kv_events": endpoint}
+            for name, replica, endpoint in zip(names, replicas, heard, strict=True)
+        ]
+        config, _ = load(flags={name: ("test", value) for name, value in flags.items()})
+        up = await stack.enter_async_context(running(config))
+        client = await stack.enter_async_context(aiohttp.ClientSession(up.url))
+        await up.readers.ready()
+        feeds = up.events._followed
+        await until(lambda: all(feeds[name].feeds and feeds[name].feeds[0].link == "connected" for name in names))
+        up.gateway._accounts.ears.append(lambda _, outcome: seen.append(outcome))
+        for _ in range(300):
+            body = {"model": "tiny", "prompt": prompt(draw, chats), "max_tokens": draw.choice([1, 2, 9, 40])}
+            async with client.post(COMPLETIONS, json=body) as response:
+                assert response.status == 200
+                await response.read()
+        assert all(state.standing.word == EXACT for state in up.events.states())
+    for replica in replicas:
+        await replica.close()
+    assert sum(one.delivered_tokens or 0 for one in seen) > 0.3 * sum(one.prompt_tokens for one in seen)
+    assert right_fraction(seen) >= 0.99

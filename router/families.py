@@ -146,7 +146,12 @@ FAMILIES: tuple[Family, ...] = (
     Family("router_kv_degraded", "gauge", ("replica",), "1 while KV events are missing and could not be had by replay"),
     Family("router_kv_batches_total", "counter", ("replica",), "Batches of KV events taken"),
     Family("router_kv_blocks_total", "counter", ("replica", "kind"), "Blocks KV events named, by what became of them"),
-    Family("router_kv_faults_total", "counter", ("replica", "kind"), "What was wrong with KV events: batches, events"),
+    Family(
+        "router_kv_faults_total",
+        "counter",
+        ("replica", "kind"),
+        "What was wrong with KV events: batches, events, who sends them",
+    ),
     Family("router_tenant_requests_total", "counter", ("tenant", "outcome"), "Requests answered, with tenants on"),
     Family(
         "router_tenant_tokens_total",

@@ -3,9 +3,10 @@
 A profile's kernel times stay; the log is replayed through the engine model with other d0 (seconds a step), d1 (a
 sequence and step) and front end (seconds a request, outside of its steps): a simplex over d0 and d1, begun anew where
 it ends since the loss is rugged, and the front end in closed form. A factor on the kernels' compute (cg and ca) is
-fitted only when asked for. The loss is the mean squared relative error of the percentiles of TTFT, TPOT and end-to-end
-time, and that of every request's TPOT. The one rule: trust d0 + d1 times the usual batch; how it is split between them
-a log of one load hardly tells. Not here: reading logs (`engine_logs`, `engine_prompts`), and what is printed.
+fitted only when asked for. The loss is the relative error of the percentiles of TTFT, TPOT and end-to-end time, large
+ones weighing most (the root of the mean fourth power), and that of every request's TPOT. The one rule: trust d0 + d1
+times the usual batch; how it is split between them a log of one load hardly tells. Not here: reading logs
+(`engine_logs`, `engine_prompts`), and what is printed.
 """
 
 import argparse
@@ -70,7 +71,7 @@ def calibrated(
         took = run(_knobs(point))
         seen = _later(_statistics(took, fitted), _front_s(took, log.took, fitted))
         alike = _relative(took.tpot_s[fitted], log.took.tpot_s[fitted])
-        return float(np.mean(_relative(seen, truth) ** 2) + np.mean(alike**2))
+        return float(np.mean(_relative(seen, truth) ** 4) ** 0.5 + np.mean(alike**2))
 
     before = Knobs(profile.d0_s, profile.d1_s, profile.front_s)
     start = np.array([before.d0_s / _STEP_S, before.d1_s / _SEQUENCE_S, *([1.0] if fit_compute else [])])

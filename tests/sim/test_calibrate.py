@@ -76,7 +76,7 @@ RUNS = {
 def test_a_real_engine_within_three_percent(name, hold_out):
     """Mean and all percentiles of TTFT, TPOT and end-to-end time, from what is assumed where nothing was fitted.
 
-    Of 150 requests held out, the p10 of first tokens is one that waited for 2 to 3 steps.
+    Of 150 requests held out, the p10 and p25 of first tokens are of requests that waited for 2 to 4 steps.
     """
     profile, engine = RUNS[name]
     assumed = replace(profile, d0_s=2e-3, d1_s=20e-6)
@@ -84,7 +84,7 @@ def test_a_real_engine_within_three_percent(name, hold_out):
     log = replace(log, sent=with_beginnings(log.sent))
     found = calibrated(log, assumed, engine, hold_out=hold_out)
     assert len(found.errors) == 3 * len(POINTS)
-    single = {("ttft", "p10")} if hold_out else set()
+    single = {("ttft", "p10"), ("ttft", "p25")} if hold_out else set()
     assert {(error.quantity, error.point) for error in found.errors if abs(error.after) > 0.03} <= single
     assert found.worst < 0.06
     assert max(abs(error.kernels) for error in found.errors) > 0.1
@@ -107,8 +107,7 @@ def test_gpus_with_a_link_that_nobody_measured_need_a_factor_on_compute():
     engine = Engine(profile.capacity_tokens // 16, max_num_seqs=128, max_batched_tokens=2_048)
     found = calibrated(log, profile, engine, fit_compute=True)
     assert 1.4 < found.after.compute_factor < 1.6
-    assert [(error.quantity, error.point) for error in found.errors if abs(error.after) > 0.03] == [("ttft", "p50")]
-    assert found.worst < 0.035
+    assert found.worst < 0.03
 
 
 def test_a_factor_on_compute_is_found_where_it_is_looked_for():
@@ -161,7 +160,8 @@ def test_the_command_prints_json_alone(log, capsys):
     assert main(parsed(log, "--blocks", "8000", "--json")) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["requests"] == 30
-    assert told["after"]["d0_s"] == pytest.approx(0.004, rel=0.1)
+    batch = 15  # requests at once, roughly: how d0 and d1 share their sum, 30 of them hardly tell
+    assert told["after"]["d0_s"] + batch * told["after"]["d1_s"] == pytest.approx(0.004 + batch * 60e-6, abs=0.0003)
     assert {error["quantity"] for error in told["errors"]} == {"ttft", "tpot", "e2e"}
 
 

@@ -142,6 +142,10 @@ class PrefixIndex:
         if holder.expected:
             holder.settle(self._tree.path(blocks)[0])
 
+    def landing(self, name: str, prompts: int) -> None:
+        """So many prompts are computed there, and not told of yet."""
+        self._changed(name).landing = prompts
+
     def withdrawn(self, name: str, blocks: Sequence[bytes], kept: int) -> None:
         """What was expected of this prefix beyond its first `kept` blocks will not come; what is computed stays."""
         holder = self._changed(name)
@@ -298,7 +302,7 @@ class PrefixIndex:
                     found[holder.name] = start + reach
         for holder in self._telling:
             told = holder.copies.matched(blocks) if holder.copies is not None else 0
-            if told and holder.expected:
+            if told and holder.landing:
                 told = holder.making_room(path, blocks, told)
             if told > found.get(holder.name, 0):
                 found[holder.name] = told

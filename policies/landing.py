@@ -65,7 +65,9 @@ class Landing:
             self._index.computed(name, blocks)
             return
         self._fresh.append(prompt)
-        self._waiting.setdefault(name, deque()).append(prompt)
+        waiting = self._waiting.setdefault(name, deque())
+        waiting.append(prompt)
+        self._index.landing(name, len(waiting))
 
     def left(self, name: str) -> None:
         """The replica is gone, and what was expected of it."""
@@ -102,6 +104,7 @@ class Landing:
                 self._keep(name, waiting)
 
     def _keep(self, name: str, waiting: "deque[_Prompt]") -> None:
+        self._index.landing(name, len(waiting))
         if waiting:
             self._waiting[name] = waiting
         else:

@@ -34,6 +34,8 @@ class Holder:
     """Runs whose end is only expected, with how many of their leading blocks are computed: fewer than are held."""
     copies: Copies | None = None
     """What it told by events; None while it told none."""
+    landing: int = 0
+    """Prompts it has computed and not told of yet."""
     given_up: "OrderedDict[bytes, None]" = field(default_factory=OrderedDict)
     """The first block of each end that was evicted for lack of room, the latest ones."""
 
@@ -53,7 +55,8 @@ class Holder:
     def making_room(self, path: Path, blocks: Sequence[bytes], told: int) -> int:
         """Of so many leading blocks that it told of, those left once what is expected is there.
 
-        It tells of the blocks it gives up when it tells of those that need their room: until then it has fewer.
+        It tells of the blocks it gives up when it tells of those that need their room: until then it has fewer, by as
+        many as are expected at most.
         """
         left = 0
         for run, depth in path:
@@ -61,7 +64,10 @@ class Holder:
             left += held
             if held < depth:
                 break
-        return left if left < told and blocks[left] in self.given_up else told
+        if left >= told or blocks[left] not in self.given_up:
+            return told
+        coming = sum([self.depths[run] - computed for run, computed in self.expected.items()])
+        return max(left, told - coming)
 
     def settle(self, path: Path) -> None:
         """What is covered by the path is computed now."""

@@ -18,7 +18,7 @@ from policies.blocks import Chain
 from policies.engine_hashes import FIXED_SEED
 from policies.fleet import Fleet
 from router.kv_blocks import MOST_BLOCKS
-from router.kv_feed import REFUSED, Feed, FeedError
+from router.kv_feed import CONNECTED, REFUSED, Feed, FeedError
 from router.kv_followed import Followed, silence
 from router.kv_publisher import Publisher
 from router.kv_sources import AUTO, OFF, REMEDY, Source, configured, told
@@ -262,7 +262,7 @@ class KvEvents:
     def _believe(self, followed: Followed) -> None:
         """What a replica computes it must tell. Raises `FeedError` where it tells of something else."""
         unheard = self._fleet.landing.unheard(followed.name)
-        if unheard is None:
+        if unheard is None or any(feed.link != CONNECTED for feed in followed.feeds):
             return
         prompts, lasted_s = unheard
         if not prompts:

@@ -58,7 +58,7 @@ def options() -> dict[int, int]:
         zmq.IPV6: 1,
         zmq.MAXMSGSIZE: MOST_MESSAGE_BYTES,
         zmq.RECONNECT_IVL: 100,
-        zmq.RECONNECT_IVL_MAX: 10_000,
+        zmq.RECONNECT_IVL_MAX: 500,  # who comes back must be heard before what it computes counts as untold
         zmq.HEARTBEAT_IVL: 5_000,
         zmq.HEARTBEAT_TIMEOUT: 20_000,
     }

@@ -192,8 +192,9 @@ def test_what_makes_room_for_a_prompt_is_gone_before_the_replica_says_so() -> No
     fleet = small(told=older)
     assert asked(fleet, 0.0, older) == 16
     fleet.sent(A, "r1")
-    assert asked(fleet, 0.0, older) == 10
+    assert asked(fleet, 0.0, older) == 16  # nobody knows when its turn comes
     fleet.first_token(A)
+    assert asked(fleet, 0.0, older) == 10
     fleet.generated(A, 28)
     fleet.done(A)
     assert asked(fleet, 0.1, older) == 8  # its answer fills two blocks more
@@ -208,5 +209,19 @@ def test_what_others_brought_there_is_not_taken_for_given_up() -> None:
     others = request("others", 0, own=16)
     fleet.stored("r1", others.blocks)  # another router sent it
     fleet.sent(A, "r1")
+    fleet.first_token(A)
     assert asked(fleet, 0.0, others) == 16
     assert asked(fleet, 0.0, older) == 10
+
+
+def test_no_more_makes_room_than_what_comes() -> None:
+    """The router's memory may be far too small: what a replica told of counts but for the blocks on their way."""
+    older = request("older", 0, own=16)
+    fleet = small(told=older)
+    for number in range(2):
+        other = request(f"other{number}", 0, own=10)
+        served(fleet, other)
+        fleet.stored("r1", other.blocks)
+    few = request("few", 0, own=3)
+    served(fleet, few)
+    assert asked(fleet, 0.0, older) == 13

@@ -39,7 +39,7 @@ class Tail:
             return
         self._passed(self.before, ear)
         self.before, self.last = self.last, body
-        if len(body) > max(STREAM_TAIL_BYTES, most_bytes):
+        if len(body) > most_bytes:
             self._passed(self.before, ear)
             self._passed(body[:-most_bytes], ear)
             self.before, self.last = b"", body[-most_bytes:]

@@ -98,6 +98,9 @@ class Readers:
         told = await parity(reader, self.ask, name)
         if isinstance(reader, LocalReader) and told.different:
             reader.doubt = told.reason
+        if isinstance(reader, LocalReader):
+            for _ in reader.tokenizer.at_home():  # here, for short prompts are read on the loop's thread
+                await asyncio.sleep(0)
         self._readers[root] = reader
         level = logging.INFO if told.exact or self._where in ("text", "none") else logging.WARNING
         words = (name, told.word, reader.describe(), told.reason, picked.reason)

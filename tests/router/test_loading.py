@@ -1,6 +1,7 @@
 """Prompts are read by whom the operator wants, and by nobody where nobody needs them."""
 
 import json
+import threading
 
 import pytest
 
@@ -52,3 +53,13 @@ async def test_a_reader_is_compared_with_the_replica_before_it_is_used(caplog):
         pass
     assert "tokens APPROXIMATE" in caplog.text
     assert "the replica's /tokenize did not answer" in caplog.text
+
+
+async def test_the_loops_own_thread_is_made_ready_for_new_words(monkeypatch):
+    met = []
+    monkeypatch.setattr(
+        "router.tokenizers.Tokenizer.at_home", lambda _: met.append(threading.get_ident()) or iter("ab")
+    )
+    settings = {"tokenizer__where": "local", "tokenizer__path": str(TINY)}
+    async with fake_replica() as replica, router_over(replica, **settings):
+        assert met == [threading.get_ident()]

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import threading
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -254,3 +255,36 @@ def test_a_tokenizer_is_found_by_folder_file_or_cached_name(tmp_path: Path) -> N
     assert found_folder(str(snapshot), tmp_path) == snapshot
     assert found_folder(str(snapshot / "tokenizer.json"), tmp_path) == snapshot
     assert found_folder("some/other", tmp_path) is None
+
+
+class Listening:
+    """A fast engine that notes what it is given, and by whom."""
+
+    def __init__(self, fast: Any) -> None:
+        self.fast = fast
+        self.told: list[tuple[int, str]] = []
+
+    def encode_batch_flat(self, texts: list[str]) -> Any:
+        self.told += [(threading.get_ident(), text) for text in texts]
+        return self.fast.encode_batch_flat(texts)
+
+
+def test_a_thread_that_is_at_home_has_met_as_many_words_as_the_engine_remembers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("fastokens")
+    monkeypatch.setattr("router.tokenizers._TOY_TOKENS", 0)
+    tokenizer = Tokenizer(DEFINITION)
+    tokenizer._fast = heard = Listening(tokenizer._fast)
+    for _ in tokenizer.at_home():
+        pass
+    words = [word for _, text in heard.told for word in text.split(" ")]
+    places = 2**21  # of fastokens 0.3.5: the last doubling is at three quarters of half of them
+    assert places // 2 * 3 // 4 < len(set(words)) == len(words) < places * 3 // 4
+    assert max(map(len, words)) < 15  # longer ones are kept elsewhere
+    assert max(len(text) for _, text in heard.told) < 10_000
+    assert {thread for thread, _ in heard.told} == {threading.get_ident()}
+
+
+def test_nothing_is_done_for_a_toy_or_where_the_reference_works(tokenizer: Tokenizer, slow: Tokenizer) -> None:
+    assert (list(tokenizer.at_home()), list(slow.at_home())) == ([], [])

@@ -16,6 +16,7 @@ from policies.errors import FleetError
 from policies.flights import Flight
 from policies.flights import Report as Report
 from policies.index import PrefixIndex
+from policies.keys import continued
 from policies.landing import Landing
 from policies.types import Replica, Request
 
@@ -193,7 +194,7 @@ class Fleet:
         """The replica told how many tokens all its answers to this one prompt have. Told before `done`."""
         self._flight(request).generated = tokens, answers
 
-    def done(self, request: Request, output_blocks: tuple[bytes, ...] = ()) -> None:
+    def done(self, request: Request, output_blocks: Sequence[bytes] = ()) -> None:
         """The request ended, or its client left: what was computed stays cached.
 
         `output_blocks` are the keys that continue the request's own blocks. What else it generated takes room.
@@ -205,21 +206,18 @@ class Fleet:
             nameless -= len(output_blocks)
             self._index.filled(entry.name, request.blocks, nameless, used - nameless)
         if entry.present and output_blocks:
-            self._index.recorded(flight.replica, request.blocks + output_blocks)
+            self._index.recorded(flight.replica, continued(request.blocks, output_blocks))
         elif entry.present and flight.prefilling:
             self._index.computed(flight.replica, request.blocks)
         self._forget_if_idle(entry)
 
-    def answered(self, name: str, request: Request, output_blocks: tuple[bytes, ...]) -> None:
+    def answered(self, name: str, request: Request, output_blocks: Sequence[bytes]) -> None:
         """The answer of a request that is done, known later than that."""
         if output_blocks and name in self.replicas():
-            self._index.recorded(self._changed(name).name, request.blocks + output_blocks)
+            self._index.recorded(self._changed(name).name, continued(request.blocks, output_blocks))
 
     def failed(self, request: Request) -> None:
-        """The replica did not serve the request: blocks that only it would have brought are withdrawn.
-
-        After the first token there is nothing to withdraw: the prompt was computed.
-        """
+        """The replica did not serve the request: blocks that only it would have brought, not computed yet, won't come."""
         flight = self._landed(request)
         entry = self._entries[flight.replica]
         if entry.present and flight.prefilling:

@@ -13,6 +13,7 @@ from typing import Final
 from policies.agreement import common_blocks
 from policies.blocks import KEY_BYTES
 from policies.copies import Copies
+from policies.keys import packed_keys
 from policies.runs import Run
 
 _GIVEN_UP: Final = 4096
@@ -131,7 +132,7 @@ class Tree:
 
     def grown(self, holder: Holder, path: Path, covered: int, blocks: Sequence[bytes]) -> Path:
         """Add the unknown rest of a prompt; return the path that now covers all of it. The holder must take it."""
-        rest = b"".join(blocks[covered:])
+        rest = packed_keys(blocks, covered)
         parent = None
         if path:
             parent, depth = path[-1]

@@ -25,7 +25,7 @@ class Request(Value, frozen=True):
     prompt_tokens: int
     """Length of the prompt; estimated from its bytes when it could not be tokenized (`blocks` is empty then)."""
     max_output_tokens: int | None
-    blocks: tuple[bytes, ...]
+    blocks: Sequence[bytes]
     """Chained keys of the prompt's full blocks that may hit: at most `(prompt_tokens - 1) // block_tokens` of them."""
     block_tokens: int
 

@@ -4,7 +4,7 @@ The one rule: load is counted when a request is sent and released exactly once, 
 tried only while nothing of a reply has reached the client. Not here: sockets (`router.http`) and prompts' text.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -31,7 +31,7 @@ TENANT: Final = b"x-router-tenant"
 """Header in which an operator names the tenant of a dry run, on the admin port only."""
 
 Read = tuple[Request, Prompt, Call, Turn | None]
-SessionOf = Callable[[tuple[bytes, ...]], str | None]
+SessionOf = Callable[[Sequence[bytes]], str | None]
 
 
 class Gateway:

@@ -7,7 +7,7 @@ or too long, is given up. Not here: which blocks the text makes (`answers`).
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -155,9 +155,7 @@ class Answers:
             return None
         return Heard()
 
-    def stored(
-        self, heard: Heard | None, rest: bytes, request: Request, prompt: Prompt, name: str
-    ) -> tuple[bytes, ...]:
+    def stored(self, heard: Heard | None, rest: bytes, request: Request, prompt: Prompt, name: str) -> Sequence[bytes]:
         """Keys that continue the request's; those of a long answer are told to the fleet later, by a thread."""
         if heard is None:
             return prompt.stored
@@ -167,7 +165,7 @@ class Answers:
             _log.error("the answer to request %s can't be read (%s)", request.id, type(error).__name__)
             return prompt.stored
 
-    def _known(self, heard: Heard, rest: bytes, request: Request, prompt: Prompt, name: str) -> tuple[bytes, ...]:
+    def _known(self, heard: Heard, rest: bytes, request: Request, prompt: Prompt, name: str) -> Sequence[bytes]:
         answer = heard.answer(rest)
         uncounted = heard.uncounted_tokens()
         if uncounted:
@@ -183,6 +181,6 @@ class Answers:
             task.add_done_callback(self._threaded.discard)
         return prompt.stored
 
-    async def _later(self, work: Callable[[], tuple[bytes, ...]], request: Request, name: str) -> None:
+    async def _later(self, work: Callable[[], Sequence[bytes]], request: Request, name: str) -> None:
         blocks = await asyncio.to_thread(work)
         self._fleet.answered(name, request, blocks)

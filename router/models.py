@@ -12,6 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from policies.blocks import Chain
+from policies.keys import continued
 from policies.values import Value
 from router.errors import UnknownModel
 from router.openai import CHAT, Ask, batched, reads_cache, samples
@@ -65,7 +66,7 @@ class Served(Value, frozen=True):
         prompt = await self.reader.read(ask.route, ask.body, self.chain)
         if prompt.blocks and not reads_cache(ask.route, ask.body):
             reason = "prompt log probabilities are computed past the cache"
-            return Prompt(prompt.tokens, (), "none", reason, prompt.blocks + prompt.stored)
+            return Prompt(prompt.tokens, (), "none", reason, continued(prompt.blocks, prompt.stored))
         answers = samples(ask.body)
         return prompt if answers == 1 else replace(prompt, alone=False, answers=answers)
 

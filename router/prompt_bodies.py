@@ -91,12 +91,12 @@ class Prompt(Value, frozen=True):
 
     tokens: int
     """Exact, or estimated from the text when `basis` is not `exact`."""
-    blocks: tuple[bytes, ...]
+    blocks: Sequence[bytes]
     """Keys of the full blocks that may hit; empty when there is no prefix information."""
     basis: Literal["exact", "approximate", "none"]
     reason: str = ""
     """Why the basis is not exact, in words without any of the prompt's text."""
-    stored: tuple[bytes, ...] = ()
+    stored: Sequence[bytes] = ()
     """Keys that continue `blocks`: full blocks this request fills but can't read, its very last one for instance."""
     opened: Open | None = None
     """The same as its answer will continue it; None where the next turn's tokens can't be told from the answer."""
@@ -106,7 +106,7 @@ class Prompt(Value, frozen=True):
     answers: int = 1
     """How many the prompt gets; 0 for several prompts, of whose answers only the sum is told."""
 
-    def stored_by(self, answer: Answer) -> tuple[bytes, ...]:
+    def stored_by(self, answer: Answer) -> Sequence[bytes]:
         """Keys that continue `blocks`, those of the answer too where they are known."""
         if self.opened is None or not self.alone:
             return self.stored

@@ -8,14 +8,11 @@ bounded in bytes, least recently used first out, and a prefix never before those
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final
-
-import numpy as np
+from typing import ClassVar
 
 from policies.blocks import KEY_BYTES, Chain
+from policies.keys import Keys
 from policies.values import Value
-
-_KEY: Final = np.dtype(("V", KEY_BYTES))
 
 
 class Prefix(Value, frozen=True):
@@ -29,16 +26,14 @@ class Prefix(Value, frozen=True):
     """Tokens from the root to its end."""
     parent: "Prefix | None"
 
-    def all_keys(self) -> list[bytes]:
+    def all_keys(self) -> Keys:
         """Keys of all full blocks from the root."""
         runs = []
         prefix: Prefix | None = self
         while prefix is not None:
             runs.append(prefix.keys)
             prefix = prefix.parent
-        blocks: Any = np.frombuffer(b"".join(reversed(runs)), _KEY)  # what numpy says of it differs by version
-        keys: list[bytes] = blocks.tolist()  # five times faster than slicing
-        return keys
+        return Keys(b"".join(reversed(runs)))
 
 
 def utf8(text: str) -> bytes:

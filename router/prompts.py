@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
-from policies.blocks import TOKEN_BYTES, Chain, hittable_blocks, packed
+from policies.blocks import TOKEN_BYTES, Chain, block_keys, hittable_blocks, packed
 from policies.values import Value
 from router.answers import Closing, Open, closing
 from router.chat import NotText, conversation, without_mark
@@ -146,7 +146,7 @@ class LocalReader:
             return None
         (ids,) = self.tokenizer.encode([text])
         block_tokens = self._block_tokens
-        keys = tuple(chain.copy().grow(ids, block_tokens))
+        keys = block_keys(chain, ids, block_tokens)
         tokens = len(ids) // TOKEN_BYTES
         opened = (
             None if self._closing is None else Open(self.tokenizer, self._closing, chain, None, text, b"", block_tokens)
@@ -245,7 +245,7 @@ class LocalReader:
             inline = len(text.pieces[0]) <= self.tokenizer.inline_bytes
             tokens, keys = await self._inline(inline, lambda: self._whole(text, chain))
         if text.doubt:
-            blocks = tuple(keys[: hittable_blocks(tokens, self._block_tokens)])
+            blocks = keys[: hittable_blocks(tokens, self._block_tokens)]
             return Prompt(tokens + text.tokens_after, blocks, "approximate", text.doubt)
         return self._exact(tokens, keys, self._opened(route, body, text, chain, before))
 
@@ -263,19 +263,19 @@ class LocalReader:
         return work() if inline else await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     def _of_ids(self, ids: Sequence[int], chain: Chain) -> Prompt:
-        return self._exact(len(ids), chain.copy().grow(packed(ids), self._block_tokens))
+        return self._exact(len(ids), block_keys(chain, packed(ids), self._block_tokens))
 
-    def _exact(self, tokens: int, keys: list[bytes], opened: Open | None = None) -> Prompt:
+    def _exact(self, tokens: int, keys: Sequence[bytes], opened: Open | None = None) -> Prompt:
         hittable = hittable_blocks(tokens, self._block_tokens)
-        return Prompt(tokens, tuple(keys[:hittable]), "exact", "", tuple(keys[hittable:]), opened=opened)
+        return Prompt(tokens, keys[:hittable], "exact", "", keys[hittable:], opened=opened)
 
-    def _whole(self, text: _Text, chain: Chain) -> tuple[int, list[bytes]]:
+    def _whole(self, text: _Text, chain: Chain) -> tuple[int, Sequence[bytes]]:
         """A text of one piece, of which nothing is remembered."""
         (ids,) = self.tokenizer.encode([_decoded(text.pieces[0])])
         data = text.leading + ids + text.trailing
-        return len(data) // TOKEN_BYTES, chain.copy().grow(data, self._block_tokens)
+        return len(data) // TOKEN_BYTES, block_keys(chain, data, self._block_tokens)
 
-    async def _tokenized(self, text: _Text, chain: Chain) -> tuple[Prefix | None, int, list[bytes]]:
+    async def _tokenized(self, text: _Text, chain: Chain) -> tuple[Prefix | None, int, Sequence[bytes]]:
         """What comes before the last piece, and all tokens and keys."""
         known, start = self._cache.longest(text.names)
         fresh = [_decoded(piece) for piece in text.pieces[known:]]

@@ -26,7 +26,7 @@ class Book:
         self.fleet = Fleet(block_tokens)
         self._engines = engines
         self._luck = [random.Random(f"events lost {seed} {place}") for place in range(len(engines))]
-        self._coming: dict[str, dict[str, tuple[bytes, ...]]] = {engine.name: {} for engine in engines}
+        self._coming: dict[str, dict[str, Sequence[bytes]]] = {engine.name: {} for engine in engines}
         """By replica and request, the blocks of prompts on their way."""
         for engine in engines:
             factor = belief.capacity_factor
@@ -43,7 +43,7 @@ class Book:
             for replica, engine in zip(seen, self._engines, strict=True)
         )
 
-    def _truly_matched(self, blocks: tuple[bytes, ...], engine: TimedReplica) -> int:
+    def _truly_matched(self, blocks: Sequence[bytes], engine: TimedReplica) -> int:
         """Leading blocks that are in a replica's cache, or will be by prompts that were sent there before."""
         coming = max((agreeing_blocks(blocks, other) for other in self._coming[engine.name].values()), default=0)
         return max(coming, engine.cache.matched_blocks(blocks, len(blocks)))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from policies.blocks import Chain
+from policies.keys import continued
 from router.answers import Answer, answer_blocks
 from router.heard import Heard
 from router.openai import CHAT
@@ -66,7 +67,7 @@ async def test_the_next_turn_finds_the_answer(folder: Path, before: int, answer:
     first, following, output = await turns(folder, before, answer)
     assert first.opened is not None
     stored = first.stored_by(told(whole(answer, first.tokens, output)))
-    computed = first.blocks + stored
+    computed = continued(first.blocks, stored)
     assert len(computed) == (first.tokens + output - 1) // 4
     assert following.blocks[: len(computed)] == computed
 

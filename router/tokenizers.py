@@ -111,7 +111,7 @@ class Tokenizer:
 
         fastokens (0.3.5) keeps a table of words for each thread and model. It doubles when it is three quarters full,
         up to 2^21 places of 32 bytes, and the last two times hold the thread for 20 to 100 ms. From then on it is
-        emptied when it is full, in 10. So a thread that must not be held goes beyond the last doubling before it serves.
+        emptied when it is full, in 10. So a thread that must not be held goes beyond the last doubling before.
         """
         if self._fast is None or self.vocabulary_size < _TOY_TOKENS:
             return

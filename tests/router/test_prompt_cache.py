@@ -45,7 +45,7 @@ def test_all_keys_run_from_the_root() -> None:
     assert grown(3)[-1].all_keys() == tuple(n.to_bytes(16, "big") for n in range(6))
     assert grown(1, keys=0)[0].all_keys() == ()
     keys = Prefix(Chain.root("m"), bytes(16) + b"x" * 15 + bytes(1), 32, None).all_keys()
-    assert keys == [bytes(16), b"x" * 15 + bytes(1)]  # zeros at the end are part of a key
+    assert keys == (bytes(16), b"x" * 15 + bytes(1))  # zeros at the end are part of a key
 
 
 def test_the_tail_is_forgotten_before_its_head() -> None:

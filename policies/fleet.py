@@ -217,7 +217,7 @@ class Fleet:
             self._index.recorded(self._changed(name).name, continued(request.blocks, output_blocks))
 
     def failed(self, request: Request) -> None:
-        """The replica did not serve the request: the blocks it has not computed, and nobody else brings, are withdrawn."""
+        """It did not serve the request: blocks it has not computed, and that nobody else brings, are withdrawn."""
         flight = self._landed(request)
         entry = self._entries[flight.replica]
         if entry.present and flight.prefilling:

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from policies.fleet import Fleet
 from router.errors import RequestError
 from router.health import Watcher
-from router.http.exchange import Ending
+from router.http.messages import Ending
 from router.log import request_line
-from router.metrics import Metrics, Outcome
+from router.metrics import Metrics
+from router.outcome import Outcome
 from router.placing import Placed
 from router.record import Recorder
 from router.tenants import Door

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from policies.fleet import Fleet
-from router.metrics import Outcome
+from router.outcome import Outcome
 from router.placing import Placed
 
 _log = logging.getLogger("router.adapters")

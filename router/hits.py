@@ -13,8 +13,9 @@ from msgspec import Struct
 
 from policies.types import Request
 from router.http.messages import Call
-from router.metrics import OTHER, Outcome
+from router.metrics import OTHER
 from router.openai import ROUTES
+from router.outcome import Outcome
 from router.placing import Placed
 from router.prompt_heads import Heads
 

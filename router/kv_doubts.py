@@ -10,7 +10,7 @@ here: what follows (`kv_feed`).
 import math
 from collections.abc import Callable
 
-from router.metrics import Outcome
+from router.outcome import Outcome
 from router.placing import Placed
 
 LEAST_TOKENS = 8

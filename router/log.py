@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
-    from router.metrics import Outcome
+    from router.outcome import Outcome
 
 LONGEST_VALUE = 200
 LONGEST_MESSAGE = 2_000

@@ -16,7 +16,8 @@ from typing import Final
 
 from policies.fleet import Fleet
 from router.families import Built, Labels, added, counter, folded
-from router.metrics import OTHER, Outcome
+from router.metrics import OTHER
+from router.outcome import Outcome
 from router.placing import Placed
 
 _log: Final = logging.getLogger("router.losses")

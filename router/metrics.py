@@ -15,7 +15,6 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from policies.fleet import Fleet
-from policies.values import Value
 from router import __version__
 from router.core import CORE
 from router.families import DECISION_BOUNDS_S, Built, Histogram, Labels, added, counter, gauge, histograms
@@ -24,29 +23,10 @@ from router.health import Watcher
 from router.hysteresis import CLOSED, OPEN, STARTING, TRIAL
 from router.kv_events import KvEvents
 from router.kv_standing import WORDS
+from router.outcome import Outcome
 
 _LABEL_VALUES: Final = 256  # distinct models, and distinct reasons, before the rest are "other"
 OTHER: Final = "other"
-
-
-class Outcome(Value, frozen=True):
-    """One finished request."""
-
-    route: str
-    model: str
-    replica: str
-    reason: str
-    status: int
-    outcome: str
-    duration_s: float
-    ttft_s: float | None
-    prompt_tokens: int
-    available_tokens: int
-    predicted_tokens: int
-    delivered_tokens: int | None
-    output_tokens: int | None
-    basis: str
-    retries: int
 
 
 _TOKENS: Final = ("prompt", "available", "predicted", "delivered", "output")

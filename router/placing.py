@@ -12,7 +12,6 @@ from typing import Any, Final
 from policies.fleet import Fleet
 from policies.least_loaded import LeastLoaded
 from policies.types import Choice, Policy, Replica, Request
-from policies.values import Value
 from router.admission import Room
 from router.aside import Aside
 from router.errors import NoReplicaAvailable, NotImplementedHere, ReplicaTimedOut, ReplicaUnreachable, RequestError
@@ -24,15 +23,20 @@ _log: Final = logging.getLogger("router.placing")
 _RETRY_AFTER_S: Final = 2
 
 
-class Placed(Value, frozen=True):
+class Placed:
     """A request and where it goes."""
 
-    request: Request
-    prompt: Prompt
-    view: tuple[Replica, ...]
-    choice: Choice
-    chosen: Replica
-    """The row of the view that was chosen."""
+    __slots__ = ("choice", "chosen", "prompt", "request", "view")
+
+    def __init__(
+        self, request: Request, prompt: Prompt, view: tuple[Replica, ...], choice: Choice, chosen: Replica
+    ) -> None:
+        """`chosen` is the row of the view that was chosen."""
+        self.request: Final = request
+        self.prompt: Final = prompt
+        self.view: Final = view
+        self.choice: Final = choice
+        self.chosen: Final = chosen
 
 
 class Placing:
@@ -61,7 +65,8 @@ class Placing:
         view = self._view(request, failed)
         if not view:
             raise nowhere(request, failed)
-        return Placed(request, prompt, view, *self._choice(request, view))
+        choice, chosen = self._choice(request, view)
+        return Placed(request, prompt, view, choice, chosen)
 
     def rehearsal(self) -> "Placing":
         """A twin for dry runs: it sees the same fleet, and its choices move no dice and no counter of this one.

@@ -26,7 +26,7 @@ from typing import BinaryIO, NamedTuple
 import orjson
 
 from policies.types import Request
-from router.metrics import Outcome
+from router.outcome import Outcome
 
 _log = logging.getLogger("router.record")
 

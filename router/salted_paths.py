@@ -6,8 +6,6 @@ as shared, in so many words. Not here: the edit of bytes (`splice`), and whose s
 
 from collections.abc import Callable, Collection
 
-from msgspec.structs import replace
-
 from router.errors import BadRequest, NotSalted
 from router.http.messages import Call
 from router.openai import JSON_ROUTES, Ask
@@ -47,7 +45,7 @@ class SaltedPaths:
             if body is None:
                 raise BadRequest("the body is not a JSON object; send one, so that it can be given its cache salt")
             safe(body)
-            return replace(call, body=salted(call.body, body, salt))
+            return call.with_body(salted(call.body, body, salt))
         if route not in SALTLESS and route not in self._shared:
             raise NotSalted(
                 f"{route[:200]} takes no cache salt, so tenants could not be kept apart there; an operator may allow it"
@@ -56,4 +54,4 @@ class SaltedPaths:
         if body is None:
             return call
         safe(body)
-        return replace(call, body=unsalted(call.body, body))
+        return call.with_body(unsalted(call.body, body))

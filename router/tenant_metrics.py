@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from router.families import Built, Labels, added, counter, gauge
-from router.metrics import OTHER, Outcome
+from router.metrics import OTHER
+from router.outcome import Outcome
 from router.rereading import Current
 from router.tenant_keys import Register
 

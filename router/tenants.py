@@ -10,8 +10,8 @@ from typing import Final, Protocol
 from router.errors import BadRequest, HeadTooLarge, Unauthorized
 from router.http.messages import Call, Headers
 from router.jwt_tokens import Tokens
-from router.metrics import Outcome
 from router.openai import Ask
+from router.outcome import Outcome
 from router.quotas import Quotas, Usage
 from router.rereading import Current
 from router.salted_paths import SaltedPaths

@@ -20,8 +20,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from router import __version__
 from router.errors import RequestError
 from router.http.messages import Call, Headers, Reply
-from router.metrics import Outcome
 from router.openai import ROUTES
+from router.outcome import Outcome
 from router.placing import Placed
 
 Serve = Callable[[Call, Reply], Awaitable[None]]

@@ -11,11 +11,6 @@ from typing import Final
 
 from policies.values import Value
 
-_FIGURE: Final = re.compile(
-    rb'"(prompt_tokens|completion_tokens|input_tokens|output_tokens|cached_tokens'
-    rb'|cache_read_input_tokens|cache_creation_input_tokens)"\s*:\s*(\d+)'
-)
-
 _CLIENTS_FAULT: Final = re.compile(
     rb'"error":[^\n]*(?:"code":\s*4\d\d\b|"type":\s*"(?:invalid_request_error|authentication_error|permission_error'
     rb'|not_found_error|request_too_large|rate_limit_error|BadRequestError|NotFoundError)")'
@@ -39,14 +34,38 @@ def usage(tail: bytes) -> Usage:
     start = tail.rfind(b'"usage"')
     if start < 0:
         return UNKNOWN
-    figures = {name: int(value) for name, value in _FIGURE.findall(tail, start)}
-    cached = figures.get(b"cached_tokens", figures.get(b"cache_read_input_tokens"))
-    prompt = figures.get(b"prompt_tokens")
-    if prompt is None and b"input_tokens" in figures:
-        # Anthropic's three parts make the prompt; OpenAI's Responses count all in and name no parts like these.
-        parts = (b"input_tokens", b"cache_read_input_tokens", b"cache_creation_input_tokens")
-        prompt = sum(figures.get(part, 0) for part in parts)
-    return Usage(prompt, cached, figures.get(b"completion_tokens", figures.get(b"output_tokens")))
+    said = tail[start:]
+    prompt, output, cached = (
+        _figure(said, b'"prompt_tokens"'),
+        _figure(said, b'"completion_tokens"'),
+        _figure(said, b'"cached_tokens"'),
+    )
+    if cached is None:
+        cached = _figure(said, b'"cache_read_input_tokens"')
+    if output is None:
+        output = _figure(said, b'"output_tokens"')
+    if prompt is None:
+        prompt = _figure(said, b'"input_tokens"')
+        if prompt is not None:
+            # Anthropic's three parts make the prompt; OpenAI's Responses count all in and name no parts like these.
+            for part in (b'"cache_read_input_tokens"', b'"cache_creation_input_tokens"'):
+                prompt += _figure(said, part) or 0
+    return Usage(prompt, cached, output)
+
+
+def _figure(said: bytes, name: bytes) -> int | None:
+    """The last number of this name. Searching for the name costs a fifth of an expression that tries every quote."""
+    before, found, rest = said.rpartition(name)
+    if not found:
+        return None
+    value, digits = 0, 0
+    for place in range(len(rest)):
+        byte = rest[place]
+        if 48 <= byte <= 57:  # 0 to 9
+            value, digits = 10 * value + byte - 48, digits + 1
+        elif digits or byte not in (58, 32, 9, 10, 13):  # a colon, or white space
+            break
+    return value if digits else _figure(before, name)
 
 
 def error_event(tail: bytes) -> bool:

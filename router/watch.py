@@ -14,7 +14,7 @@ from policies.types import Replica
 from router.families import Built
 from router.health import ReplicaState
 from router.kv_events import KvState
-from router.metrics import Outcome
+from router.outcome import Outcome
 from router.placing import Placed
 
 MOST_SHOWN: Final = 24  # routes, and tenants, with most prompt tokens; the rest are in /hits

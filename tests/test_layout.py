@@ -27,6 +27,7 @@ TESTED_ELSEWHERE = {
     "router/prompt_*.py": "test_prompts.py",  # parts of one reader, tested as the gateway calls it
     "router/kv_*.py": "test_kv_events.py",  # parts of one listener, tested over real sockets
     "router/accounts.py": "test_gateway.py",  # parts of one request's line, tested as clients see it
+    "router/outcome.py": "test_metrics.py",  # values only
     "router/forwarding.py": "test_gateway.py",
     "router/member_wiring.py": "test_membership.py",
     "router/ports.py": "test_web.py",  # opened by every test that asks a router

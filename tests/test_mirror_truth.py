@@ -17,7 +17,7 @@ import zmq.asyncio
 from router.app import running
 from router.config import load
 from router.kv_standing import EXACT
-from router.metrics import Outcome
+from router.outcome import Outcome
 from sim.emulator import Emulator
 from tests.emulated import COMPLETIONS, emulated
 from tests.fakes import until

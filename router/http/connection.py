@@ -9,8 +9,8 @@ from typing import Final
 
 import httptools
 
-from router.http.exchange import NOBODY, Attempt, BrokenOff, Ending, Lost, TimedOut, UpstreamError, ends_a_stream
-from router.http.messages import HOP_BY_HOP, Framing, Headers, Reply, without_empty_lines, without_hop_by_hop
+from router.http.exchange import NOBODY, Attempt, BrokenOff, Lost, TimedOut, UpstreamError, ends_a_stream
+from router.http.messages import HOP_BY_HOP, Ending, Framing, Headers, Reply, without_empty_lines, without_hop_by_hop
 from router.http.reading import READ_BYTES, Pool, SmallReads, read_by
 from router.http.tail import STREAM_TAIL_BYTES, TAIL_BYTES, Tail
 

@@ -1,13 +1,12 @@
 """What one exchange with a replica is made of: its limits, how it can fail or end, and who has a say in it.
 
 The one rule: an `UpstreamError` means that nothing of a reply went to the client, so another replica may be asked; once
-something did there is an `Ending`. Not here: sockets (`connection`), and whether to ask another (`router.retries`).
+something did there is an ending. Not here: sockets (`connection`), and whether to ask another (`router.retries`).
 """
 
 from dataclasses import dataclass
 from typing import Protocol
 
-from policies.values import Value
 from router.http.messages import Headers
 
 
@@ -56,23 +55,6 @@ class Timeouts:
     connect_s: float = 5.0
     first_byte_s: float | None = None
     idle_s: float | None = 600.0
-
-
-class Ending(Value, frozen=True):
-    """How an exchange ended once its reply had begun."""
-
-    status: int
-    whole: bool
-    """False when the replica broke off: the client's reply was aborted."""
-    detail: str
-    """Why it was broken off; empty when whole."""
-    event_stream: bool
-    tail: bytes
-    """The end of the body; at most about 64 KiB."""
-    given_up: bool = False
-    """The router broke it off, for the replica's silence or its leaving; else the replica did."""
-    said: bytes = b""
-    """What stood before the tail of usage and errors, as far as their names and figures."""
 
 
 class Ear(Protocol):

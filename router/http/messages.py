@@ -8,10 +8,6 @@ from enum import Enum
 from typing import Final, Protocol
 from urllib.parse import unquote
 
-from msgspec.structs import replace
-
-from policies.values import Value
-
 Headers = list[tuple[bytes, bytes]]
 
 HOP_BY_HOP: Final = frozenset(
@@ -38,27 +34,44 @@ class Limits:
     body_bytes: int = 64 * 1024 * 1024
 
 
-class Call(Value, frozen=True):
+class Call:
     """One complete request of a client, hop-by-hop headers already dropped, the body whole and untouched."""
 
-    method: bytes
-    target: bytes
-    """Path and query as the client sent them."""
-    headers: Headers
-    body: bytes
-    host: bytes
-    """The client's Host header; empty when HTTP/1.0 sent none."""
-    peer: str
-    """The client's address."""
-    named: dict[bytes, bytes]
-    """The first value of each header, by its name in lower case."""
+    __slots__ = ("body", "headers", "host", "method", "named", "peer", "target")
+
+    def __init__(
+        self,
+        method: bytes,
+        target: bytes,
+        headers: Headers,
+        body: bytes,
+        host: bytes,
+        peer: str,
+        named: dict[bytes, bytes],
+    ) -> None:
+        """`target` is path and query as the client sent them, `host` its Host header (empty when HTTP/1.0 sent none),
+        `peer` its address; `named` has the first value of each header, by its name in lower case.
+        """
+        self.method: Final = method
+        self.target: Final = target
+        self.headers: Final = headers
+        self.body: Final = body
+        self.host: Final = host
+        self.peer: Final = peer
+        self.named: Final = named
 
     @classmethod
     def of(cls, method: bytes, target: bytes, headers: Headers, body: bytes, host: bytes, peer: str) -> "Call":
         return cls(method, target, headers, body, host, peer, _named(headers))
 
+    def __repr__(self) -> str:
+        return f"<Call of {len(self.body)} bytes>"  # none of the text, and no credential
+
     def with_headers(self, headers: Headers) -> "Call":
-        return replace(self, headers=headers, named=_named(headers))
+        return Call(self.method, self.target, headers, self.body, self.host, self.peer, _named(headers))
+
+    def with_body(self, body: bytes) -> "Call":
+        return Call(self.method, self.target, self.headers, body, self.host, self.peer, self.named)
 
     @property
     def path(self) -> str:
@@ -70,6 +83,27 @@ class Call(Value, frozen=True):
         """The first value of a header; `name` in lower case."""
         value = self.named.get(name)
         return None if value is None else value.decode("latin-1")
+
+
+class Ending:
+    """How an exchange with a replica ended once its reply had begun."""
+
+    __slots__ = ("detail", "event_stream", "given_up", "said", "status", "tail", "whole")
+
+    def __init__(
+        self, status: int, whole: bool, detail: str, event_stream: bool, tail: bytes, given_up: bool, said: bytes
+    ) -> None:
+        """`whole` is False when the replica broke off and the client's reply was aborted, and `detail` why; `given_up`
+        says that the router broke it off, for the replica's silence or its leaving. `tail` is the end of the body, at
+        most about 64 KiB, and `said` what stood before it of usage and errors, as far as their names and figures.
+        """
+        self.status: Final = status
+        self.whole: Final = whole
+        self.detail: Final = detail
+        self.event_stream: Final = event_stream
+        self.tail: Final = tail
+        self.given_up: Final = given_up
+        self.said: Final = said
 
 
 class Source(Protocol):

@@ -10,8 +10,8 @@ import ssl
 from typing import Final
 
 from router.http.connection import ReplicaConnection
-from router.http.exchange import Attempt, Ending, Lost, Timeouts, Unreachable, UpstreamError
-from router.http.messages import Reply
+from router.http.exchange import Attempt, Lost, Timeouts, Unreachable, UpstreamError
+from router.http.messages import Ending, Reply
 from router.http.reading import READ_BYTES
 
 _AHEAD_BYTES: Final = 32 * 1024  # what the system takes ahead is twice this, and all of it may come in one read

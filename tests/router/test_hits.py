@@ -10,7 +10,7 @@ from router.hits import Hits, Routes
 from router.http.messages import Call
 from router.placing import Placed
 from router.prompts import Prompt
-from tests.router.outcomes import CHAT, outcome
+from tests.router.outcomes import CHAT, altered, outcome
 
 REQUEST = replace(sample_request(1, blocks=10), route=CHAT, model="m", tenant="acme", prompt_tokens=100)
 DONE = outcome(100, available=80, predicted=64, delivered=48, duration_s=0.1, ttft_s=0.1)
@@ -29,7 +29,7 @@ def ended(hits: Hits, label: str = "a", **changes) -> None:
     tenant = changes.pop("tenant", "acme")
     request = replace(REQUEST, tenant=tenant)
     hits.came(request, label)
-    hits.answered(placed(request), replace(DONE, **changes))
+    hits.answered(placed(request), altered(DONE, **changes))
 
 
 def test_three_numbers_side_by_side():

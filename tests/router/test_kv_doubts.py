@@ -4,13 +4,13 @@ import math
 from itertools import count
 
 import pytest
-from msgspec.structs import replace
 
 from router.kv_doubts import Doubts
-from router.metrics import Outcome
+from router.outcome import Outcome
+from tests.router.outcomes import altered
 from tests.router.test_losses import DONE, REQUEST, fleet_of, placed
 
-MISS = replace(DONE, predicted_tokens=64, delivered_tokens=0, prompt_tokens=REQUEST.prompt_tokens)
+MISS = altered(DONE, predicted_tokens=64, delivered_tokens=0, prompt_tokens=REQUEST.prompt_tokens)
 
 
 def disbelieved(*outcomes: Outcome, removed_s: float = -math.inf) -> list[str]:
@@ -27,13 +27,13 @@ def test_three_in_a_row() -> None:
     assert disbelieved(MISS, MISS) == []
     assert disbelieved(MISS, MISS, MISS) == ["r1"]
     assert disbelieved(*[MISS] * 5) == ["r1"]
-    assert disbelieved(MISS, MISS, replace(MISS, replica="r2"), MISS) == ["r1"]
+    assert disbelieved(MISS, MISS, altered(MISS, replica="r2"), MISS) == ["r1"]
     assert disbelieved(*[MISS] * 6) == ["r1", "r1"]
 
 
 def test_who_were_on_their_way_together_prove_it_once() -> None:
     """A hundred placed by one belief: of a prompt that was expected and never computed, for instance."""
-    older = replace(MISS, duration_s=500.0)
+    older = altered(MISS, duration_s=500.0)
     assert disbelieved(*[older] * 100) == []
     assert disbelieved(*[older] * 100, MISS) == []
     assert disbelieved(*[older] * 100, MISS, MISS) == ["r1"]
@@ -46,7 +46,7 @@ def test_what_was_given_up_meanwhile_proves_nothing() -> None:
 
 
 def test_one_cached_token_begins_anew() -> None:
-    assert disbelieved(MISS, MISS, replace(MISS, delivered_tokens=16), MISS, MISS) == []
+    assert disbelieved(MISS, MISS, altered(MISS, delivered_tokens=16), MISS, MISS) == []
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_one_cached_token_begins_anew() -> None:
     ids=str,
 )
 def test_what_proves_nothing(nothing: dict[str, object]) -> None:
-    assert disbelieved(*[replace(MISS, **nothing)] * 5) == []
+    assert disbelieved(*[altered(MISS, **nothing)] * 5) == []
 
 
 def test_nothing_is_kept_of_a_replica_that_has_left() -> None:

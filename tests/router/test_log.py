@@ -8,9 +8,9 @@ import pytest
 from aiohttp.http_exceptions import BadHttpMessage
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from router.log import configure, fields, request_line, safe, without_secrets
+from tests.router.outcomes import altered
 from tests.router.test_metrics import DONE
 
 KEY = "sk-test-K3yM4terial-"
@@ -118,7 +118,7 @@ def test_ordinary_text_stays():
 
 def test_one_line_per_request_has_numbers_and_words_only(written):
     configure(level="debug", stream=written)
-    request_line(replace(DONE, model="bad\nmodel"), "7")
+    request_line(altered(DONE, model="bad\nmodel"), "7")
     line = written.getvalue()
     assert line.count("\n") == 1
     for part in ["DEBUG router.requests ok", "id=7", "status=200", "ttft_s=0.02", "delivered_tokens=32", "replica=r1"]:

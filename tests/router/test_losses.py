@@ -16,7 +16,7 @@ from router.metrics import OTHER
 from router.placing import Placed
 from router.prompts import Prompt
 from tests.fakes import fake_replica, ok, posted, router_over
-from tests.router.outcomes import CHAT, outcome
+from tests.router.outcomes import CHAT, altered, outcome
 
 REQUEST = replace(sample_request(1, blocks=10), route=CHAT, model="m", tenant="acme", prompt_tokens=165)
 PROMPT = Prompt(165, REQUEST.blocks, "exact")
@@ -80,14 +80,14 @@ def lost(losses: Losses) -> dict[str, float]:
 def test_what_was_lost_has_a_reason(changes: dict[str, object], reasons: dict[str, int]) -> None:
     fleet = fleet_of("r1", "r2")
     losses = losses_of(fleet)
-    losses.answered(placed(fleet, "r1"), replace(DONE, **changes))
+    losses.answered(placed(fleet, "r1"), altered(DONE, **changes))
     assert lost(losses) == reasons
 
 
 def test_a_policy_that_looks_at_no_prefix_leaves_warm_replicas_by_chance() -> None:
     fleet = fleet_of("r1", "r2")
     losses = losses_of(fleet, blind=True)
-    losses.answered(placed(fleet, "r1"), replace(DONE, predicted_tokens=0, delivered_tokens=0))
+    losses.answered(placed(fleet, "r1"), altered(DONE, predicted_tokens=0, delivered_tokens=0))
     assert lost(losses) == {WORKLOAD: 5, ROUTING: 160}
 
 
@@ -99,7 +99,7 @@ def test_what_only_a_closed_or_failed_replica_held_is_lost_by_routing() -> None:
         fleet.done(warm)
     fleet.closed("r3")
     losses = losses_of(fleet)
-    cold = replace(DONE, available_tokens=32, predicted_tokens=32, delivered_tokens=32)
+    cold = altered(DONE, available_tokens=32, predicted_tokens=32, delivered_tokens=32)
     losses.answered(placed(fleet, "r1", without=("r2",)), cold)
     assert lost(losses) == {WORKLOAD: 165 - 128, ROUTING: 96}
     fleet.serves("r3", ["other"])
@@ -118,7 +118,7 @@ def test_prompt_tokens_are_delivered_or_lost(available: int, predicted: int, del
     losses = losses_of(fleet, blind=blind)
     available = max(available, predicted)
     figures = {"available_tokens": available, "predicted_tokens": predicted, "delivered_tokens": delivered}
-    losses.answered(placed(fleet, "r1"), replace(DONE, **figures))
+    losses.answered(placed(fleet, "r1"), altered(DONE, **figures))
     unpredicted = sum(counted(losses, "router_unpredicted_tokens").values())
     assert delivered - unpredicted + sum(lost(losses).values()) == 165
 
@@ -128,8 +128,8 @@ def test_labels_come_from_closed_sets() -> None:
     losses = losses_of(fleet)
     for number in range(600):
         asked = placed(fleet, "r1")
-        asked = replace(asked, request=replace(asked.request, tenant=f"t{number}"))
-        losses.answered(asked, replace(DONE, route=f"/v1/unknown/{number}"))
+        asked = altered(asked, request=replace(asked.request, tenant=f"t{number}"))
+        losses.answered(asked, altered(DONE, route=f"/v1/unknown/{number}"))
     found = counted(losses, "router_lost_tokens")
     assert {labels[1] for labels in found} == {OTHER}
     assert {labels[2] for labels in found} == KNOWN - {"acme"} | {OTHER}, "as many as the operator's file names"
@@ -139,7 +139,7 @@ def test_a_replica_that_has_left_is_other() -> None:
     fleet = fleet_of("r1", "r2")
     losses = losses_of(fleet)
     for name in ("r1", "r2"):
-        losses.answered(placed(fleet, name), replace(DONE, replica=name, delivered_tokens=0, prompt_tokens=170))
+        losses.answered(placed(fleet, name), altered(DONE, replica=name, delivered_tokens=0, prompt_tokens=170))
         losses.forgotten(name)
     assert counted(losses, "router_lost_tokens") == {
         (WORKLOAD, CHAT, "acme", OTHER): 20,
@@ -153,8 +153,8 @@ def test_tokens_counted_otherwise_are_told_once_in_a_while(caplog: pytest.LogCap
     losses = losses_of(fleet, clock=clock)
     with caplog.at_level(logging.WARNING, "router.losses"):
         for clock.now_s in (0.0, 1.0, 2.0, 700.0):
-            losses.answered(placed(fleet, "r1"), replace(DONE, prompt_tokens=168))
-        losses.answered(placed(fleet, "r1"), replace(DONE, prompt_tokens=168, basis="approximate"))
+            losses.answered(placed(fleet, "r1"), altered(DONE, prompt_tokens=168))
+        losses.answered(placed(fleet, "r1"), altered(DONE, prompt_tokens=168, basis="approximate"))
         losses.answered(placed(fleet, "r1"), DONE)
     assert counted(losses, "router_token_mismatch") == {("m", "r1"): 4}
     told = [record.getMessage() for record in caplog.records]

@@ -1,7 +1,6 @@
 """What is counted, under which labels, and how it reads when scraped."""
 
 import pytest
-from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from policies.fleet import Fleet
@@ -21,7 +20,7 @@ from router.shadow import Shadow
 from router.stalls import Stalls
 from router.tenant_keys import Register
 from router.tenant_metrics import TenantCounts
-from tests.router.outcomes import CHAT, outcome
+from tests.router.outcomes import CHAT, altered, outcome
 
 DONE = outcome(100, available=64, predicted=48, delivered=32, output_tokens=10, model="tiny")
 
@@ -79,7 +78,7 @@ def test_one_request(metrics):
 
 def test_a_replica_that_reports_nothing_is_kept_apart(metrics):
     metrics.answered(DONE)
-    metrics.answered(replace(DONE, delivered_tokens=None, ttft_s=None, output_tokens=None))
+    metrics.answered(altered(DONE, delivered_tokens=None, ttft_s=None, output_tokens=None))
     found = scraped(metrics)
     assert {key[3]: value for key, value in found["router_prompt_tokens_total"].items()} == {"yes": 100.0, "no": 100.0}
     assert found["router_ttft_seconds_count"] == {("r1", CHAT): 1.0}
@@ -100,7 +99,7 @@ def test_refusals_are_no_success(metrics):
 def test_labels_come_from_closed_sets_whatever_clients_send(metrics):
     for number in range(10_000):
         metrics.answered(
-            replace(DONE, route=f"/v1/{number}", model=f"m{number}", reason=f"why {number}", status=number)
+            altered(DONE, route=f"/v1/{number}", model=f"m{number}", reason=f"why {number}", status=number)
         )
         metrics.refused(f"/{number}", 404, "model_not_found")
     found = scraped(metrics)
@@ -120,7 +119,7 @@ def test_a_model_keeps_its_label_after_its_replica_closed(metrics, fleet):
 
 
 def test_retries_failures_of_the_policy_and_decisions(metrics):
-    metrics.answered(replace(DONE, retries=2))
+    metrics.answered(altered(DONE, retries=2))
     metrics.policy_failed()
     metrics.decided(0.0004)
     found = scraped(metrics)

@@ -10,12 +10,11 @@ import aiohttp
 import numpy as np
 import orjson
 import pytest
-from msgspec.structs import replace
 
 from policies.types import Request
 from router.app import running
 from router.config import load
-from router.metrics import Outcome
+from router.outcome import Outcome
 from router.readers import TINY, local_reader
 from router.record import Answered, Lines, Recorder
 from sim import emulator
@@ -23,7 +22,7 @@ from sim.cache_replay import InfiniteCache, prompts_of
 from sim.cost import DEFAULT_PROFILE, PROFILES
 from sim.traces import describe, open_trace
 from tests.fakes import fake_replica, posted, router_over
-from tests.router.outcomes import outcome
+from tests.router.outcomes import altered, outcome
 
 SALT = bytes(range(32))
 SECRET = "the colour of the vault is heliotrope"
@@ -50,7 +49,7 @@ def asked(blocks: tuple[bytes, ...], session: str | None = "s", tenant: str = "a
 
 def went(request: Request, **other: object) -> Outcome:
     usual = outcome(request.prompt_tokens, delivered=16, output_tokens=7, duration_s=2.0, ttft_s=0.5)
-    return replace(usual, route=request.route, model=request.model, **other)
+    return altered(usual, route=request.route, model=request.model, **other)
 
 
 def row(lines: Lines, blocks: tuple[bytes, ...], at_s: float = 0.0, **other: object) -> dict[str, object]:

@@ -13,6 +13,7 @@ from router.placing import Placed
 from router.prompts import Prompt
 from router.shadow import Shadow
 from tests.fakes import fake_replica, posted, router_over, until
+from tests.router.outcomes import altered
 
 CHAT = "/v1/chat/completions"
 REQUEST = replace(sample_request(1, blocks=10), route=CHAT, prompt_tokens=165)
@@ -46,7 +47,7 @@ def counted(shadow: Shadow) -> dict[tuple[str, ...], float]:
 def test_what_it_would_have_computed(said, agrees, computed):
     shadow = shadowed(said)
     shadow.placed(PLACED)
-    shadow.placed(replace(PLACED, request=replace(REQUEST, route="/client/made/this/up")))
+    shadow.placed(altered(PLACED, request=replace(REQUEST, route="/client/made/this/up")))
     found = counted(shadow)
     assert found[("choices_total", CHAT, agrees)] == found[("choices_total", "other", agrees)] == 1
     assert found[("tokens_total", CHAT, "live")] == 5

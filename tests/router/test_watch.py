@@ -15,7 +15,7 @@ from router.kv_standing import EXACT, Standing
 from router.placing import Placed
 from router.prompts import Prompt
 from router.watch import MOST_DECISIONS, MOST_SHOWN, Decisions, History, Samples, largest, snapshot, why
-from tests.router.outcomes import CHAT, outcome
+from tests.router.outcomes import CHAT, altered, outcome
 
 REQUEST = replace(sample_request(1, blocks=10), id="7", route=CHAT, model="m", tenant="acme", user="ann", session="s-1")
 DONE = outcome(165, available=160, predicted=64, replica="r2", reason="load")
@@ -77,7 +77,7 @@ def test_decisions_are_bounded_newest_first_and_put_into_words_once():
     decisions = Decisions(lambda: 0.0, lambda one: asked.append(one) or {})
     for number in range(MOST_DECISIONS + 10):
         one = placed("r1", *(replica(f"r{name}") for name in range(1, 21)))
-        decisions.ended(replace(one, request=replace(REQUEST, id=str(number))), DONE)
+        decisions.ended(altered(one, request=replace(REQUEST, id=str(number))), DONE)
     rows = decisions.rows()
     assert [row["id"] for row in rows] == [str(number) for number in range(MOST_DECISIONS + 9, 9, -1)]
     assert (len(rows[0]["candidates"]), rows[0]["more_candidates"]) == (8, 12)

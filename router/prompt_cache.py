@@ -1,16 +1,17 @@
 """Text prefixes that were tokenized and hashed before, so that a conversation's next turn costs its new text alone.
 
-A prefix is known by a 16-byte name (a running digest seeded by the chain's root, so tenants never share) and holds no
+A prefix is known by a 16-byte name (chained hashes that begin at the chain's root, so tenants never share) and holds no
 text and no ids: the chain's state after it, its token count, and the packed keys its last piece added. The one rule:
 bounded in bytes, least recently used first out, and a prefix never before those that continue it.
 """
 
-import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import ClassVar
 
-from policies.blocks import KEY_BYTES, Chain
+from xxhash import xxh3_128_digest
+
+from policies.blocks import Chain
 from policies.keys import Keys
 from policies.values import Value
 
@@ -41,14 +42,17 @@ def utf8(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def names(pieces: Sequence[bytes], seed: bytes) -> list[bytes]:
-    """Names of the growing prefixes of a text cut into pieces."""
-    digest = hashlib.sha256(seed)
+def names(pieces: Sequence[bytes], root: bytes, seed: int) -> list[bytes]:
+    """Names of the growing prefixes of a text cut into pieces: XXH3 of the name before, `root` at first, and the piece.
+
+    `seed`, of 64 bits, is to be drawn by chance and told nobody, for XXH3 is no cryptographic hash: who knew it could
+    make two texts of one name, and so prompts of his own that are taken for another. SHA-256 costs ten times as much.
+    """
+    name = xxh3_128_digest(root, seed)
     found = []
     for piece in pieces:
-        digest.update(len(piece).to_bytes(8, "little"))
-        digest.update(piece)
-        found.append(digest.digest()[:KEY_BYTES])
+        name = xxh3_128_digest(name + piece, seed)
+        found.append(name)
     return found
 
 

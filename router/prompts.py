@@ -8,6 +8,7 @@ Not here: loading (`router.readers`), reading without a tokenizer (`router.promp
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any, Final, TypeVar
@@ -98,6 +99,7 @@ class LocalReader:
         """Why these ids may differ from the engine's, where a comparison found that they do."""
         self._block_tokens = block_tokens
         self._cache = PrefixCache(cache_bytes)
+        self._seed = secrets.randbits(64)
         self._executor = executor
         self._source = source
         self._cut = self._best_cut()
@@ -190,7 +192,7 @@ class LocalReader:
         leading, trailing = packed(before), packed(behind)
         if sum(map(len, cut)) <= _SHORT:
             return _Text([b"".join(cut)], [], leading, trailing, doubt, after)
-        return _Text(cut, names(cut[:-1], chain.identity() + leading), leading, trailing, doubt, after)
+        return _Text(cut, names(cut[:-1], chain.identity() + leading, self._seed), leading, trailing, doubt, after)
 
     def _planned(
         self, route: str, body: Mapping[str, Any]

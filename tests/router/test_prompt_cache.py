@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 from policies.blocks import Chain
 from router.prompt_cache import Prefix, PrefixCache, names, utf8
 
+SEED = 5
+
 
 def grown(count: int, keys: int = 2, seed: int = 0) -> list[Prefix]:
     """A chain of prefixes, each completing some blocks."""
@@ -21,23 +23,24 @@ def test_names_tell_lists_of_pieces_apart(one: list[bytes], two: list[bytes]) ->
     shared = 0
     while shared < min(len(one), len(two)) and one[shared] == two[shared]:
         shared += 1
-    first, second = names(one, b"seed"), names(two, b"seed")
+    first, second = names(one, b"seed", SEED), names(two, b"seed", SEED)
     assert first[:shared] == second[:shared]
     assert not set(first[shared:]) & set(second[shared:])
 
 
-def test_names_depend_on_the_seed() -> None:
-    assert not set(names([b"a", b"b"], b"one")) & set(names([b"a", b"b"], b"two"))
-    assert len(names([utf8("\ud800")], b"")[0]) == 16
+def test_names_depend_on_the_root_and_the_seed() -> None:
+    assert not set(names([b"a", b"b"], b"root", 1)) & set(names([b"a", b"b"], b"root", 2))
+    assert not set(names([b"a", b"b"], b"one", SEED)) & set(names([b"a", b"b"], b"two", SEED))
+    assert len(names([utf8("\ud800")], b"", SEED)[0]) == 16
 
 
 def test_the_longest_known_prefix_is_found() -> None:
     cache = PrefixCache(100_000)
-    known, chain = names([b"a", b"b", b"c"], b""), grown(2)
+    known, chain = names([b"a", b"b", b"c"], b"", SEED), grown(2)
     cache.add(known[:2], chain)
     assert cache.longest(known) == (2, chain[1])
-    assert cache.longest(names([b"a", b"x"], b"")) == (1, chain[0])
-    assert cache.longest(names([b"x"], b"")) == (0, None)
+    assert cache.longest(names([b"a", b"x"], b"", SEED)) == (1, chain[0])
+    assert cache.longest(names([b"x"], b"", SEED)) == (0, None)
     assert cache.longest([]) == (0, None)
 
 
@@ -51,12 +54,12 @@ def test_all_keys_run_from_the_root() -> None:
 def test_the_tail_is_forgotten_before_its_head() -> None:
     entry = PrefixCache.ENTRY_BYTES + 32
     cache = PrefixCache(3 * entry)
-    old, new = names([b"a", b"b", b"c"], b""), names([b"x"], b"")
+    old, new = names([b"a", b"b", b"c"], b"", SEED), names([b"x"], b"", SEED)
     cache.add(old, grown(3))
     cache.add(new, grown(1, seed=1))
     assert cache.longest(old)[0] == 2
     cache.add(old[:2], [])  # read again: now `new` is the oldest
-    cache.add(names([b"y"], b""), grown(1, seed=2))
+    cache.add(names([b"y"], b"", SEED), grown(1, seed=2))
     assert (cache.longest(old)[0], cache.longest(new)[0]) == (2, 0)
 
 
@@ -64,7 +67,7 @@ def test_the_tail_is_forgotten_before_its_head() -> None:
 def test_it_never_holds_more_than_its_bytes(chains: list[tuple[int, int, int]], capacity_bytes: int) -> None:
     cache = PrefixCache(capacity_bytes)
     for seed, count, keys in chains:
-        wanted = names([b"%d" % place for place in range(count)], bytes([seed]))
+        wanted = names([b"%d" % place for place in range(count)], bytes([seed]), SEED)
         known, _ = cache.longest(wanted)
         cache.add(wanted, grown(count, keys)[known:])
         assert cache.size_bytes <= capacity_bytes

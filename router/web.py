@@ -47,6 +47,9 @@ class QueuedReply:
         self.status, self.reason, self.headers, self.framing = status, reason, headers, framing
         self._changed.set()
 
+    def verbatim(self) -> bool:
+        return False
+
     def flush(self) -> None:
         """What is at hand is on its way already."""
 
@@ -77,14 +80,14 @@ class QueuedReply:
             response.force_close()
         elif response.content_length is None and self.framing is not Framing.NONE:
             response.enable_chunked_encoding()
-        await response.prepare(request)
-        taken = StreamWriter(request.protocol, asyncio.get_running_loop())  # `response` waits for a client at 64 KiB
+        writer = await response.prepare(request)
+        assert isinstance(writer, StreamWriter)  # noqa: S101 -- what aiohttp writes to a socket with
         while True:
             while self._parts:
                 size_bytes = len(self._parts[0])
                 if request.method != "HEAD":
-                    await response.write(self._parts.popleft())
-                    await taken.drain()
+                    await writer.write(self._parts.popleft(), drain=False)  # that at 64 KiB would hold on to the part
+                    await writer.drain()
                 else:
                     self._parts.popleft()
                 self._size_bytes -= size_bytes  # only now: until then the transport may hold it

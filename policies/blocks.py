@@ -60,14 +60,17 @@ class Chain:
         data = self._tail + bytes(token_bytes) if self._tail else bytes(token_bytes)
         step = block_tokens * TOKEN_BYTES
         whole = len(data) - len(data) % step
-        view = memoryview(data)
-        update, digest = self._digest.update, self._digest.digest
-        keys = []
-        for start in range(0, whole, step):
-            update(view[start : start + step])
-            keys.append(digest()[:KEY_BYTES])
         self._tail = data[whole:]
-        return keys
+        return _keys(self._digest, data, whole, step)
+
+
+def _keys(running: "hashlib._Hash", data: bytes, whole: int, step: int) -> list[bytes]:
+    update, digest = running.update, running.digest
+    keys = []
+    for start in range(0, whole, step):
+        update(data[start : start + step])
+        keys.append(digest()[:KEY_BYTES])
+    return keys
 
 
 def packed(ids: Sequence[int]) -> bytes:
@@ -78,9 +81,12 @@ def packed(ids: Sequence[int]) -> bytes:
     return words.tobytes()
 
 
-def block_keys(root: Chain, token_bytes: bytes | memoryview, block_tokens: int) -> tuple[bytes, ...]:
-    """Keys of all full blocks of one prompt."""
-    return tuple(root.copy().grow(token_bytes, block_tokens))
+def block_keys(root: Chain, token_bytes: bytes, block_tokens: int) -> tuple[bytes, ...]:
+    """Keys of all full blocks of one prompt; the chain stays as it is."""
+    data = root._tail + token_bytes
+    step = block_tokens * TOKEN_BYTES
+    whole = len(data) - len(data) % step
+    return tuple(_keys(root._digest.copy(), data, whole, step)) if whole else ()
 
 
 def hittable_blocks(prompt_tokens: int, block_tokens: int) -> int:

@@ -104,7 +104,9 @@ class Gateway:
         ask = asked(call)
         served = self.models.served(ask.model, guest.salt or ask.salt)
         call = self.tenants.salted(call, ask, guest)
-        prompt = await served.read(ask)
+        prompt = served.at_once(ask)
+        if prompt is None:
+            prompt = await served.read(ask)
         self._count += 1
         request = Request(
             id=str(self._count),

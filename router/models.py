@@ -52,13 +52,17 @@ class Served(Value, frozen=True):
     reader: PromptReader | None
     chain: Chain
 
+    def at_once(self, ask: Ask) -> Prompt | None:
+        """The prompt of a chat that is read in a few microseconds; None of any other, which `read` takes."""
+        if self.reader is None or ask.body is None or ask.route != CHAT or not PLAIN.issuperset(ask.body):
+            return None
+        return self.reader.at_once(ask.body, self.chain)
+
     async def read(self, ask: Ask) -> Prompt:
         if ask.body is None:
             return Prompt(0, (), "none", "the body is not a JSON object")
         if self.reader is None:
             return Prompt(0, (), "none", "no tokenizer is ready for this model yet")
-        if ask.route == CHAT and PLAIN.issuperset(ask.body):
-            return await self.reader.read(ask.route, ask.body, self.chain)
         batch = batched(ask.route, ask.body)
         if batch is not None:
             prompt = await self.reader.read(ask.route, batch.body, self.chain)

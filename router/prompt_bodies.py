@@ -86,6 +86,10 @@ vLLM's own renderer for Kimi K3, whose prompts no template here makes.)
 """
 
 
+Basis = Literal["exact", "approximate", "none"]
+"""How well a prompt is known: its own tokens, tokens or text that may differ from the engine's, or nothing of it."""
+
+
 class Prompt(Value, frozen=True):
     """What placing a request needs to know of its prompt."""
 
@@ -93,7 +97,7 @@ class Prompt(Value, frozen=True):
     """Exact, or estimated from the text when `basis` is not `exact`."""
     blocks: Sequence[bytes]
     """Keys of the full blocks that may hit; empty when there is no prefix information."""
-    basis: Literal["exact", "approximate", "none"]
+    basis: Basis
     reason: str = ""
     """Why the basis is not exact, in words without any of the prompt's text."""
     stored: Sequence[bytes] = ()
@@ -115,6 +119,10 @@ class Prompt(Value, frozen=True):
 
 class PromptReader(Protocol):
     """Reads the prompts of one model."""
+
+    def at_once(self, body: Mapping[str, Any], chain: Chain) -> Prompt | None:
+        """The prompt of a plain chat that is read in a few microseconds; None where `read` has to. Raises nothing."""
+        ...
 
     async def read(self, route: str, body: Mapping[str, Any], chain: Chain) -> Prompt:
         """The prompt of `body` sent to `route`, its keys chained from `chain`. Raises nothing, whatever the body."""

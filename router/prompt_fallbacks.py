@@ -75,6 +75,9 @@ class ReplicaReader:
     def describe(self) -> str:
         return "through a replica's /tokenize"
 
+    def at_once(self, body: Mapping[str, Any], chain: Chain) -> None:  # noqa: ARG002 -- `read` does it all
+        return None
+
     async def read(self, route: str, body: Mapping[str, Any], chain: Chain) -> Prompt:
         prompt = without_blocks(route, text_size(body))
         if prompt is not None:
@@ -172,6 +175,9 @@ class TextReader:
     def describe(self) -> str:
         return "by text, four bytes to a token (approximate)"
 
+    def at_once(self, body: Mapping[str, Any], chain: Chain) -> None:  # noqa: ARG002 -- `read` does it all
+        return None
+
     async def read(self, route: str, body: Mapping[str, Any], chain: Chain) -> Prompt:
         prompt = without_blocks(route, text_size(body))
         if prompt is not None:
@@ -212,6 +218,9 @@ class Unread:
 
     def __repr__(self) -> str:
         return "<Unread>"
+
+    def at_once(self, body: Mapping[str, Any], chain: Chain) -> Prompt:  # noqa: ARG002 -- unread
+        return _UNREAD
 
     async def read(self, route: str, body: Mapping[str, Any], chain: Chain) -> Prompt:  # noqa: ARG002 -- unread
         return _UNREAD

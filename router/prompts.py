@@ -21,8 +21,8 @@ from router.answers import Closing, Open, closing
 from router.chat import NotText, conversation, without_mark
 from router.prompt_bodies import (
     BYTES_PER_TOKEN,
-    PLAIN,
     POOLING,
+    Basis,
     Prompt,
     PromptReader,
     estimated_tokens,
@@ -114,12 +114,29 @@ class LocalReader:
         cached = f"cut before {self._cut!r}" if self._cut else "no safe cut, whole prompts"
         return f"{self._source or 'local'} ({self.tokenizer.engine}, {cached})"
 
+    def at_once(self, body: Mapping[str, Any], chain: Chain) -> Prompt | None:
+        """That of a short chat of a shape seen before."""
+        if self._plans is None:
+            return None
+        try:
+            text = self._plans.text(body, _SHORT)
+            if text is None or len(text) > _SHORT:
+                return None
+            ids = self.tokenizer.encode([text])[0]
+        except Exception:  # `read` says why
+            return None
+        block_tokens, closing, doubt = self._block_tokens, self._closing, self.doubt
+        keys = block_keys(chain, ids, block_tokens)
+        tokens = len(ids) // TOKEN_BYTES
+        hittable = hittable_blocks(tokens, block_tokens)
+        opened = None if closing is None else Open(self.tokenizer, closing, chain, None, text, b"", block_tokens)
+        basis: Basis = "approximate" if doubt else "exact"
+        return Prompt(tokens, keys[:hittable], basis, doubt, keys[hittable:], opened)
+
     async def read(self, route: str, body: Mapping[str, Any], chain: Chain) -> Prompt:
         try:
-            prompt = self._short(body, chain) if route == _CHAT and PLAIN.issuperset(body) else None
-            if prompt is None:
-                size = text_size(body)
-                prompt = without_blocks(route, size) or await self._read(route, body, chain, size)
+            size = text_size(body)
+            prompt = without_blocks(route, size) or await self._read(route, body, chain, size)
         except (NotText, TemplateError, TokenizerError, OverflowError) as error:
             return Prompt(estimated_tokens(body), (), "none", str(error))
         except Exception as error:
@@ -140,21 +157,6 @@ class LocalReader:
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(ids)
-
-    def _short(self, body: Mapping[str, Any], chain: Chain) -> Prompt | None:
-        """A short plain chat of a shape seen before; None for any other, which takes longer to read."""
-        text = self._plans.text(body, _SHORT) if self._plans is not None else None
-        if text is None or len(text) > _SHORT:
-            return None
-        (ids,) = self.tokenizer.encode([text])
-        block_tokens = self._block_tokens
-        keys = block_keys(chain, ids, block_tokens)
-        tokens = len(ids) // TOKEN_BYTES
-        opened = (
-            None if self._closing is None else Open(self.tokenizer, self._closing, chain, None, text, b"", block_tokens)
-        )
-        hittable = hittable_blocks(tokens, block_tokens)
-        return Prompt(tokens, keys[:hittable], "exact", "", keys[hittable:], opened)
 
     # -- text ------------------------------------------------------------------------------------------------------
 

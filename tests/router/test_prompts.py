@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from policies.blocks import Chain, block_keys, hittable_blocks, packed
-from router.prompt_bodies import LONGEST_TEXT, NOT_RUN, POOLING, Prompt
+from router.prompt_bodies import LONGEST_TEXT, NOT_RUN, PLAIN, POOLING, Prompt
 from router.prompts import LocalReader
 from router.readers import TINY, local_reader
 from router.templates import ChatTemplate
@@ -58,7 +58,11 @@ def whole(reader: LocalReader, route: str, body: Mapping[str, Any], chain: Chain
 
 async def read(reader: LocalReader, route: str, body: Mapping[str, Any], chain: Chain = ROOT) -> Prompt:
     """The prompt as the reader reads it; how an answer continues it is `test_answers`' matter."""
-    return replace(await reader.read(route, body, chain), opened=None)
+    prompt = replace(await reader.read(route, body, chain), opened=None)
+    if route == CHAT and PLAIN.issuperset(body):
+        at_once = reader.at_once(body, chain)
+        assert at_once is None or replace(at_once, opened=None) == prompt
+    return prompt
 
 
 def common(one: Prompt, other: Prompt) -> int:
@@ -356,6 +360,26 @@ async def test_short_texts_never_leave_the_loop() -> None:
     assert (await reader.read(TEXT, {"prompt": "lorem " * 100_000}, ROOT)).basis == "none"
 
 
+async def test_a_short_chat_is_read_at_once(reader: LocalReader) -> None:
+    at_once = reader.at_once(user("short"), ROOT)
+    assert at_once is not None
+    assert at_once == await reader.read(CHAT, user("short"), ROOT)
+    assert at_once.basis == "exact"
+
+
+@pytest.mark.parametrize("content", ["long " * 300, ["no text"], "\ud800"])
+def test_what_is_long_or_no_text_is_not_read_at_once(reader: LocalReader, content: Any) -> None:
+    assert reader.at_once(user(content), ROOT) is None
+
+
+def test_a_doubt_is_told_at_once() -> None:
+    reader = local_reader(TINY, block_tokens=BLOCK_TOKENS)
+    reader.doubt = "different ids for: unicode"
+    prompt = reader.at_once(user("short"), ROOT)
+    assert prompt is not None
+    assert (prompt.basis, prompt.reason) == ("approximate", "different ids for: unicode")
+
+
 async def test_prompts_beyond_any_context_are_placed_by_load(reader: LocalReader) -> None:
     prompt = await reader.read(TEXT, {"prompt": "x" * (LONGEST_TEXT + 1)}, ROOT)
     assert (prompt.tokens, prompt.blocks, prompt.basis) == ((LONGEST_TEXT + 1) // 4, (), "none")
@@ -400,7 +424,7 @@ async def test_ids_are_those_an_engine_gave(model: str, route: str, body: dict[s
     assert reader.token_ids(route, body) == ids
     keys = block_keys(ROOT, packed(ids), BLOCK_TOKENS)[: hittable_blocks(len(ids), BLOCK_TOKENS)]
     for _ in range(2):
-        prompt = await reader.read(route, body, ROOT)
+        prompt = await read(reader, route, body)
         assert (prompt.tokens, prompt.blocks, prompt.basis) == (len(ids), keys, "exact")
 
 

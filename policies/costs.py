@@ -23,7 +23,7 @@ def backlog_tokens(request: Request, replica: Replica) -> int:
 def cheapest(replicas: Sequence[Replica], costs: Sequence[float], dice: random.Random) -> tuple[Replica, bool]:
     """A replica of the least cost, drawn from `dice` if several cost the same, and whether it was drawn."""
     least = min(costs)
+    if costs.count(least) == 1:
+        return replicas[costs.index(least)], False
     best = [replica for replica, cost in zip(replicas, costs, strict=True) if cost == least]
-    if len(best) == 1:
-        return best[0], False
     return dice.choice(best), True

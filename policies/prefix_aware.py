@@ -18,8 +18,8 @@ or all new users meet where it was first. Decoding counts, or they pile up. `ben
 import random
 from collections.abc import Sequence
 
+from policies.prefix_cost import choice_by
 from policies.prefix_cost import costs as costs_of
-from policies.prefix_cost import is_warmest
 from policies.types import Choice, Replica, Request
 
 
@@ -39,14 +39,7 @@ class PrefixAware:
         """The cheapest replica. Reasons: `only`, `prefix` (none is warmer), `load` (work and room decided), `tie`."""
         if len(replicas) == 1:
             return Choice(replicas[0].name, "only")
-        costs = self._costs(request, replicas)
-        least = min(costs)
-        if costs.count(least) == 1:
-            chosen, reason = replicas[costs.index(least)], "load"
-        else:
-            best = [replica for replica, cost in zip(replicas, costs, strict=True) if cost == least]
-            chosen, reason = self._random.choice(best), "tie"
-        return Choice(chosen.name, "prefix" if is_warmest(chosen, replicas) else reason)
+        return choice_by(self._costs(request, replicas), replicas, self._random)
 
     def explained(self, request: Request, replicas: Sequence[Replica]) -> dict[str, float]:
         """What each replica would cost this request, in prompt tokens of a replica of weight 1."""

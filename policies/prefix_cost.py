@@ -1,16 +1,18 @@
 """What a request would cost on each replica, for `prefix_aware`, whose formula this is: loops, made to be compiled.
 
-The one rule: no calls and no look at anything but the values given, for it runs for every replica of every request.
-Not here: why the terms are what they are (`prefix_aware` says so beside the formula), and who wins.
+The one rule: no look at anything but the values given, for it runs for every replica of every request.
+Not here: why the terms are what they are (`prefix_aware` says so beside the formula).
 """
 
 # ruff: noqa: FURB136 -- max() and min() cost more than what they compare, for every replica of every request
 
+import random
 from collections.abc import Sequence
 from math import inf
 from typing import Final
 
-from policies.types import Replica, Request
+from policies.costs import cheapest
+from policies.types import Choice, Replica, Request
 
 _RECOMPUTED: Final = 2.0  # a token computed anew also delays those behind it; 1 to 3 are alike, with 5 the warm crowd
 _MOST_PINNED: Final = 0.9
@@ -64,6 +66,14 @@ def costs(
         price = k + _FULL * full + queue * waiting + crowd * (in_flight + 1) / (_LONG_TOKENS + uncached)
         found.append((waiting + price * uncached) / replica.weight)
     return found
+
+
+def choice_by(costs: Sequence[float], replicas: Sequence[Replica], dice: random.Random) -> Choice:
+    """The cheapest replica, and whether the prefix, load alone, or `dice` decided."""
+    chosen, drawn = cheapest(replicas, costs, dice)
+    if is_warmest(chosen, replicas):
+        return Choice(chosen.name, "prefix")
+    return Choice(chosen.name, "tie" if drawn else "load")
 
 
 def is_warmest(chosen: Replica, replicas: Sequence[Replica]) -> bool:

@@ -112,6 +112,9 @@ class _Told:
     def source(self, source: Source | None) -> None:
         self._reply.source = source
 
+    def verbatim(self) -> bool:
+        return False
+
     def head(self, status: int, reason: bytes, headers: Headers, framing: Framing) -> None:
         own = [field for field in headers if not field[0].lower().startswith(_PREFIX)]
         self._reply.head(status, reason, own + self._told, framing)

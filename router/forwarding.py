@@ -11,7 +11,6 @@ from router.http.upstream import Upstream
 from router.tenants import CREDENTIALS
 
 _FOR: Final = b"x-forwarded-for"
-_COLON: Final = b": "
 
 
 class Forwarding:
@@ -19,26 +18,34 @@ class Forwarding:
 
     def __init__(self, replica_key: str | None, credentials: frozenset[bytes] = frozenset()) -> None:
         """`credentials` are the headers in which clients bring theirs, when they are for this router alone."""
-        self._authorization = (f"Authorization: Bearer {replica_key}".encode(),) if replica_key else ()
-        self._replaced = credentials | {_FOR} | ({b"authorization"} if replica_key else set())
+        self._authorization = f"\r\nAuthorization: Bearer {replica_key}".encode() if replica_key else b""
+        self._replaced = tuple(credentials | {_FOR} | ({b"authorization"} if replica_key else set()))
 
     def __repr__(self) -> str:
         return f"<Forwarding with {'the router' if self._authorization else 'the client'}'s credential>"
 
-    def rest(self, call: Call) -> bytes:
-        """What stands between the Host line and the body."""
-        named, headers, peer = call.named, call.headers, call.peer.encode()
-        if not self._replaced.isdisjoint(named):
-            earlier = [value for name, value in headers if name.lower() == _FOR]
-            headers = [field for field in headers if field[0].lower() not in self._replaced]
-            peer = b", ".join([*earlier, peer])
-        lines = [b"", *map(_COLON.join, headers), *self._authorization]
-        lines.append(b"X-Forwarded-For: " + peer)
+    def request(self, call: Call, upstream: Upstream) -> bytes:
+        """The whole request for one replica: the one copy of its body."""
+        named, headers, peer, body = call.named, call.headers, call.peer.encode(), call.body
+        for key in self._replaced:
+            if key in named:
+                earlier = [value for name, value in headers if name.lower() == _FOR]
+                headers = [field for field in headers if field[0].lower() not in self._replaced]
+                peer = b", ".join([*earlier, peer])
+                break
+        target = b"%b %b%b HTTP/1.1\r\nHost: %b" % (call.method, upstream.base_path, call.target, upstream.authority)
+        parts = [target, upstream.headers]
+        for name, value in headers:
+            parts.append(b"\r\n%b: %b" % (name, value))
+        parts.append(self._authorization)
+        parts.append(b"\r\nX-Forwarded-For: %b" % peer)
         if call.host and b"x-forwarded-host" not in named:  # a proxy before this one knows better
-            lines.append(b"X-Forwarded-Host: " + call.host)
-        if call.body or call.method == b"POST":
-            lines.append(b"Content-Length: %d" % len(call.body))
-        return b"\r\n".join(lines) + b"\r\n\r\n"
+            parts.append(b"\r\nX-Forwarded-Host: %b" % call.host)
+        if body or call.method == b"POST":
+            parts.append(b"\r\nContent-Length: %d" % len(body))
+        parts.append(b"\r\n\r\n")
+        parts.append(body)
+        return b"".join(parts)
 
 
 def forwardings(replica_key: str | None, credentials: frozenset[bytes]) -> dict[str, Forwarding]:
@@ -48,12 +55,6 @@ def forwardings(replica_key: str | None, credentials: frozenset[bytes]) -> dict[
         "forward": Forwarding(None, credentials),
         "drop": Forwarding(replica_key, credentials | CREDENTIALS),
     }
-
-
-def request_bytes(call: Call, upstream: Upstream, rest: bytes) -> bytes:
-    """The whole request for one replica: the one copy of its body."""
-    start = (call.method, b" ", upstream.base_path, call.target, b" HTTP/1.1\r\nHost: ", upstream.authority)
-    return b"".join((*start, upstream.headers, rest, call.body))
 
 
 def again(call: Call, retries: int) -> Call:

@@ -13,7 +13,7 @@ from policies.types import Request
 from router.accounts import Accounts
 from router.admission import Admission, Turn
 from router.errors import RequestError
-from router.forwarding import Forwarding, again, request_bytes
+from router.forwarding import Forwarding, again
 from router.heard import Answers
 from router.http.exchange import UpstreamError
 from router.http.messages import Call, Framing, Reply
@@ -134,7 +134,7 @@ class Gateway:
                 if not tries.failed:
                     self._accounts.placed(placed, began_s)
                 upstream = self._upstreams[name]
-                data = request_bytes(sent, upstream, self._forwarding[upstream.client_key].rest(sent))
+                data = self._forwarding[upstream.client_key].request(sent, upstream)
                 attempt = tries.sent(name, self._answers.listening(prompt, name))
                 ending = await upstream.exchange(data, reply, attempt, head_only=call.method == b"HEAD")
             except UpstreamError as error:

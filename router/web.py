@@ -16,8 +16,9 @@ from aiohttp.http import StreamWriter
 from router.errors import BodyTooLarge, NoReplicaAvailable, NotServed, RequestError
 from router.gateway import Gateway
 from router.health import Watcher
+from router.http.heads import without_hop_by_hop
 from router.http.listener import Serve
-from router.http.messages import Call, Framing, Headers, Source, origin_form, without_hop_by_hop
+from router.http.messages import Call, Framing, Headers, Source, origin_form
 from router.kv_events import KvEvents, KvState
 from router.side_connection import error_response, followed
 

@@ -42,6 +42,7 @@ TESTED_ELSEWHERE = {
     "router/bench_arguments.py": "test_bench_cli.py",
     "router/sections.py": "test_config.py",  # values only
     "router/http/exchange.py": "test_upstream.py",  # values only
+    "router/http/heads.py": "test_messages.py",  # what goes on and what does not, with the rest of a call
     "router/http/reading.py": "test_upstream.py",  # how a connection is read, as the way to a replica uses it
     "router/http/connection.py": "test_upstream.py",  # one connection, as the way to a replica uses it
 }

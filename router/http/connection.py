@@ -10,12 +10,14 @@ from typing import Final
 import httptools
 
 from router.http.exchange import NOBODY, Attempt, BrokenOff, Lost, TimedOut, UpstreamError, ends_a_stream
-from router.http.messages import HOP_BY_HOP, Ending, Framing, Headers, Reply, without_empty_lines, without_hop_by_hop
+from router.http.heads import field_of, head_end, is_plain, without_hop_by_hop
+from router.http.messages import Ending, Framing, Headers, Reply, without_empty_lines
 from router.http.reading import READ_BYTES, Pool, SmallReads, read_by
 from router.http.tail import STREAM_TAIL_BYTES, TAIL_BYTES, Tail
 
 _HEAD_BYTES: Final = 256 * 1024  # a reply head larger than this is no HTTP
 _SHORT_BYTES: Final = 16 * 1024  # a measured reply up to this size is passed on once it is whole
+_STATUS_BYTES: Final = len(b"HTTP/1.1 200 \r\n")  # of a status line without its reason
 _FIRST_BYTES: Final = 16  # of any other reply, if its first event is not shorter: enough to tell what that is
 
 
@@ -160,41 +162,49 @@ class ReplicaConnection(asyncio.Protocol):
         """Pass the reply's beginning on, unless whoever sent the request would rather ask another replica."""
         declined = self._attempt.declined(self._status, self._headers, self._first, self._complete)
         if declined is None:
-            self._pass_on(self._start_reply(data))
+            reply = self._reply
+            assert reply is not None  # noqa: S101 -- data_received returned otherwise
+            self._pass_on(self._start_reply(reply, data))
             if not self._complete and self._reply is not None:
-                self._reply.flush()
+                reply.flush()
             return
         self.given_up(declined, closing=not self._complete)
 
-    def _start_reply(self, data: bytes) -> bytes:
-        """Send the head, less what belongs to this connection; return the body bytes that came with it."""
-        assert self._reply is not None  # noqa: S101 -- data_received returned otherwise
+    def _start_reply(self, reply: Reply, data: bytes) -> bytes:
+        """Send the head, less what belongs to this connection; return the bytes that are left to be sent."""
         data = self._head + data if self._head else data
-        position = 0
-        while True:  # interim 1xx replies stand before the final one, and empty lines may (RFC 9112 §2.2)
-            while data.startswith(b"\r\n", position):
-                position += 2
-            end = data.index(b"\r\n\r\n", position) + 4
-            if data[position + 9 : position + 10] != b"1":
-                break
-            position = end
+        self.headed = True
+        self._head = b""
         headers: Headers = []
         framing, chunked, names_more = Framing.OPEN, False, False
-        for field in self._headers:
-            key = field[0].lower()
-            if key not in HOP_BY_HOP:
-                headers.append(field)
+        size_bytes = _STATUS_BYTES + len(self._reason)
+        for name, value in self._headers:
+            field = field_of(name)
+            key = field.key
+            size_bytes += len(name) + len(value) + 4
+            if not field.hop_by_hop:
+                headers.append((name, value))
                 if key == b"content-length":
                     framing = Framing.SIZED
                 elif key == b"content-type":
-                    self._event_stream = field[1].startswith(b"text/event-stream")
+                    self._event_stream = value.startswith(b"text/event-stream")
             elif key == b"transfer-encoding":
                 chunked = True
                 if self._framed:
-                    headers.append(field)
+                    headers.append((name, value))
                     framing = Framing.CHUNKED
             elif key == b"connection":
-                names_more = names_more or field[1].lower() not in (b"keep-alive", b"close")
+                names_more = names_more or value.lower() not in (b"keep-alive", b"close")
+        if (
+            len(headers) == len(self._headers)
+            and (framing is Framing.SIZED or framing is Framing.CHUNKED)
+            and self._framed
+            and not self._head_only
+            and is_plain(data, size_bytes + 2)
+            and reply.verbatim()
+        ):
+            self._first = b""
+            return data
         if names_more:
             kept = without_hop_by_hop(self._headers)
             headers = [field for field in headers if field in kept or field[0].lower() == b"transfer-encoding"]
@@ -209,10 +219,9 @@ class ReplicaConnection(asyncio.Protocol):
                 self._framed = False
         if not self._framed and framing is not Framing.NONE and self._first:
             self._pieces = [self._first]
-        self.headed = True
-        self._head = self._first = b""
-        self._reply.head(self._status, self._reason or b"Unknown", headers, framing)
-        return data[end:]
+        self._first = b""
+        reply.head(self._status, self._reason or b"Unknown", headers, framing)
+        return data[head_end(data) :]
 
     def _pass_on(self, data: bytes) -> None:
         assert self._reply is not None  # noqa: S101 -- data_received returned otherwise

@@ -10,21 +10,6 @@ from urllib.parse import unquote
 
 Headers = list[tuple[bytes, bytes]]
 
-HOP_BY_HOP: Final = frozenset(
-    (
-        b"connection",
-        b"keep-alive",
-        b"proxy-connection",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-    )
-)
-"""Headers of one connection, never passed on (RFC 9110 §7.6.1, and the RFC 2616 §13.5.1 list older software sends)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -134,6 +119,11 @@ class Reply(Protocol):
         """Start the reply. It may be kept until the first `write`, so that a short reply goes out in one piece."""
         ...
 
+    def verbatim(self) -> bool:
+        """Whether a framed head goes to the client just as the replica sent it; then the first `write` has it, and
+        `head` is not called."""
+        ...
+
     def write(self, data: bytes) -> None: ...
 
     def flush(self) -> None:
@@ -169,20 +159,6 @@ def origin_form(target: bytes) -> bytes:
     start = min((at for at in (rest.find(b"/"), rest.find(b"?")) if at >= 0), default=len(rest))
     path = rest[start:]
     return path if path.startswith(b"/") else b"/" + path
-
-
-def without_hop_by_hop(headers: Headers) -> Headers:
-    """Headers that may be passed on: those of this connection, and any that Connection names, are dropped."""
-    kept: Headers = []
-    named: list[bytes] = []
-    for field in headers:
-        key = field[0].lower()
-        if key not in HOP_BY_HOP:
-            kept.append(field)
-        elif key == b"connection":
-            named.append(field[1])
-    also = {token.strip().lower() for value in named for token in value.split(b",")} - HOP_BY_HOP
-    return [field for field in kept if field[0].lower() not in also] if also else kept
 
 
 def without_empty_lines(data: bytes, headers: Headers, body: bytes) -> bytes:

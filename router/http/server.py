@@ -12,9 +12,10 @@ from typing import Final
 
 import httptools
 
-from router.errors import BadRequest, BodyTooLarge, ClientTooSlow, HeadTooLarge, NotImplementedHere, RequestError
+from router.errors import BadRequest, BodyTooLarge, ClientTooSlow, HeadTooLarge, RequestError
+from router.http.heads import request_head
 from router.http.listener import Listener
-from router.http.messages import HOP_BY_HOP, Call, Framing, Headers, Source, joined, origin_form, without_hop_by_hop
+from router.http.messages import Call, Framing, Headers, Source, joined, origin_form
 from router.http.patience import BODY, HEAD, KEPT, Progress
 
 _log: Final = logging.getLogger("router.http")
@@ -22,11 +23,8 @@ _KEPT_WHILE_BUSY_BYTES: Final = 64 * 1024  # bytes a client may send ahead befor
 _UNKNOWN_BYTES: Final = 64 * 1024  # how much of a body is taken before it is asked who sends it
 _LINGER_S: Final = 2.0  # an early error waits so long for the client to stop sending: a reset would eat the answer
 _PIECES: Final = 1024  # of a body, and one for each KiB: more are tiny, and are joined
-_COLON: Final = b": "
 _UNSENT_BYTES: Final = 2 * 1024  # what a client has not taken, beyond which its replica is no longer read
 _POST: Final = b"POST "
-_READ_HERE: Final = frozenset((b"host", b"content-length", b"transfer-encoding", b"expect"))
-_ONCE: Final = {b"host": "Host", b"authorization": "Authorization"}
 _NO_POST: Final = Call.of(b"", b"", [], b"", b"", "")
 
 
@@ -150,28 +148,14 @@ class ClientConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         self._head_open = False
-        self._minor_read = 0 if self._parser.get_http_version() == "1.0" else 1
         if self._fed_bytes > self._limits.header_bytes:  # the head's and whatever came with it
             self._check_head()
         self._untold_bytes = 0
-        kept: Headers = []
-        named: dict[bytes, bytes] = {}
-        for field in self._headers:
-            key, value = field[0].lower(), field[1]
-            if key in named and key in _ONCE:
-                raise self._refused(BadRequest(f"the request has more than one {_ONCE[key]} header; send exactly one"))
-            named.setdefault(key, value)
-            if key not in _READ_HERE:
-                kept.append(field)
-            elif key == b"content-length":
-                self._check_body(int(value))
-            elif key == b"transfer-encoding" and value.strip().lower() != b"chunked":
-                raise self._refused(NotImplementedHere("Transfer-Encoding other than chunked is not accepted"))
+        try:
+            self._passed_on, named = request_head(self._headers, self._limits.body_bytes)
+        except RequestError as error:
+            raise self._refused(error) from None
         self._named = named
-        self._passed_on = kept if HOP_BY_HOP.isdisjoint(named) else without_hop_by_hop(kept)
-        if len(self._passed_on) < len(kept) - 1:  # Connection names others: what does not go on counts for nobody
-            for key in named.keys() - _READ_HERE - {name.lower() for name, _ in self._passed_on}:
-                del named[key]
         waits = b"expect" in named and named[b"expect"].lower() == b"100-continue"
         if waits and self._task is None and not self._waiting:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -210,11 +194,13 @@ class ClientConnection(asyncio.Protocol):
         if (method := self._parser.get_method()) != b"POST":  # such a client meets a closed connection and asks again
             self._waiting.append((_NO_POST, False, 1))
             return
+        # A client that says nothing of its connection and may keep it speaks HTTP/1.1: asking would cost a text.
+        minor = 1 if keep_alive and b"connection" not in self._named else int(self._parser.get_http_version() != "1.0")
         body = bytes(self._body[0]) if len(self._body) == 1 else b"".join(self._body)
         host = self._named.pop(b"host", b"")
         call = Call(method, origin_form(self._url), self._passed_on, body, host, self._peer, self._named)
         self._body = []
-        self._waiting.append((call, keep_alive, self._minor_read))
+        self._waiting.append((call, keep_alive, minor))
 
     def _next(self) -> None:
         """Serve the next request that is complete, or say why none will come."""
@@ -225,7 +211,8 @@ class ClientConnection(asyncio.Protocol):
                 return
             self.framed = self._minor == 1
             self._chunking, self._kept = False, b""
-            self._task = self._loop.create_task(self._serve(call))
+            # Made so, since a loop would make up a name for each.
+            self._task = asyncio.Task(self._serve(call), loop=self._loop, name="request")
         elif self._broken is not None:
             self._refuse(self._broken)
 
@@ -264,7 +251,9 @@ class ClientConnection(asyncio.Protocol):
     # -- writing replies -------------------------------------------------------------------------------------------
 
     def head(self, status: int, reason: bytes, headers: Headers, framing: Framing) -> None:
-        parts = [b"HTTP/1.1 %d %b" % (status, reason), *map(_COLON.join, headers)]
+        parts = [b"HTTP/1.1 %d %b" % (status, reason)]
+        for name, value in headers:
+            parts.append(b"%b: %b" % (name, value))
         if self._minor == 0:  # HTTP/1.0 knows no chunks: the end of the connection ends the body
             self._keep_alive = self._keep_alive and framing is Framing.NONE
         elif framing is Framing.OPEN:
@@ -272,7 +261,17 @@ class ClientConnection(asyncio.Protocol):
             parts.append(b"Transfer-Encoding: chunked")
         parts.append(b"\r\n" if self._keep_alive else b"Connection: close\r\n\r\n")
         self._kept = b"\r\n".join(parts)
-        if self._writing_paused and self.source is not None:  # by the reply before this one
+        self._slowed()
+
+    def verbatim(self) -> bool:
+        if self._minor == 0 or not self._keep_alive:
+            return False
+        self._slowed()
+        return True
+
+    def _slowed(self) -> None:
+        """A reply begins while the client has still to take the one before it."""
+        if self._writing_paused and self.source is not None:
             self.source.pause()
 
     def write(self, data: bytes) -> None:

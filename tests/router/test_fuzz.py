@@ -13,7 +13,8 @@ from router.addresses import normalised, parsed
 from router.discovery import replicas_in
 from router.engine_metrics import parse
 from router.errors import BadRequest, ConfigError, RequestError
-from router.http.messages import Call, origin_form, without_empty_lines, without_hop_by_hop
+from router.http.heads import without_hop_by_hop
+from router.http.messages import Call, origin_form, without_empty_lines
 from router.kv_sources import told
 from router.member_routes import change
 from router.openai import asked

@@ -2,7 +2,9 @@
 
 import pytest
 
-from router.http.messages import Call, origin_form, without_empty_lines, without_hop_by_hop
+from router.errors import BodyTooLarge
+from router.http.heads import request_head, without_hop_by_hop
+from router.http.messages import Call, origin_form, without_empty_lines
 
 
 def test_headers_named_by_any_connection_header_are_dropped() -> None:
@@ -72,3 +74,15 @@ def test_empty_lines_behind_a_message_are_no_part_of_it(data, headers, body, lin
 
 def test_what_is_no_empty_line_stays() -> None:
     assert without_empty_lines(b"{}x\r\n", SIZED, b"{}") == b"{}x\r\n"
+
+
+def test_what_connection_names_counts_for_nobody() -> None:
+    headers = [(b"HOST", b"r"), (b"Connection", b"close, X-One"), (b"x-one", b"1"), (b"Content-Length", b"2")]
+    kept, named = request_head([*headers, (b"X-Two", b"2"), (b"x-two", b"3")], 10)
+    assert kept == [(b"X-Two", b"2"), (b"x-two", b"3")]
+    assert named == {b"host": b"r", b"connection": b"close, X-One", b"content-length": b"2", b"x-two": b"2"}
+
+
+def test_a_head_that_announces_too_much_is_refused() -> None:
+    with pytest.raises(BodyTooLarge):
+        request_head([(b"content-length", b"11")], 10)

@@ -422,6 +422,9 @@ class Kept:
         self.body = b""
         self.ended = self.aborted = False
 
+    def verbatim(self) -> bool:
+        return False
+
     def head(self, status, reason, headers, framing) -> None:
         self.status = status
 
@@ -478,6 +481,31 @@ async def test_the_usage_of_a_long_reply_is_in_its_kept_end():
     ending, _, _ = await relayed(pieces, True)
     assert usage(ending.tail).prompt_tokens == 9
     assert len(ending.tail) <= 64 * 1024
+
+
+SIZED = b"Content-Length: 2\r\n\r\n"
+ODD_HEADS = [
+    (b"HTTP/1.1 200 Fine\r\nx-a: 1\r\nX-A: 2\r\n", b"HTTP/1.1 200 Fine\r\nx-a: 1\r\nX-A: 2\r\n"),
+    (b"HTTP/1.1 200 \r\n", b"HTTP/1.1 200 \r\n"),
+    (b"HTTP/1.1 200\r\n", b"HTTP/1.1 200 Unknown\r\n"),
+    (b"HTTP/1.1 200 OK\r\nX-A:1\r\n", b"HTTP/1.1 200 OK\r\nX-A: 1\r\n"),
+    (b"HTTP/1.1 200 OK\r\nX-A: \t 1\r\n", b"HTTP/1.1 200 OK\r\nX-A: 1\r\n"),
+    (b"HTTP/1.0 200 OK\r\n", b"HTTP/1.1 200 OK\r\n"),
+    (b"HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nKeep-Alive: timeout=5\r\n", b"HTTP/1.1 200 OK\r\n"),
+]
+
+
+@pytest.mark.parametrize(("sent", "came"), ODD_HEADS)
+async def test_a_head_goes_on_as_it_came_unless_it_is_odd_or_of_its_connection(sent, came):
+    async with fake_replica(sent + SIZED + b"{}") as replica, router_over(replica) as up, client_of(up.url) as client:
+        await client.send(post())
+        assert await client.head() == came + SIZED
+
+
+async def test_a_client_that_ends_its_connection_is_told_so_in_the_head():
+    async with fake_replica() as replica, router_over(replica) as up, client_of(up.url) as client:
+        await client.send(post(BODY, b"Connection: close"))
+        assert b"\r\nConnection: close\r\n" in await client.head()
 
 
 async def test_empty_lines_before_a_reply_are_no_interim_reply():

@@ -61,11 +61,11 @@ class Field:
 
     __slots__ = ("hop_by_hop", "key", "ours")
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, hop_by_hop: bool = False, ours: bool = False) -> None:
         self.key: Final = key
         """In lower case."""
-        self.hop_by_hop: Final = key in _HOP_BY_HOP
-        self.ours: Final = key in _OURS
+        self.hop_by_hop: Final = hop_by_hop
+        self.ours: Final = ours
 
     def __repr__(self) -> str:
         return f"<Field {self.key.decode('latin-1')}>"
@@ -74,7 +74,7 @@ class Field:
 def _spelled(keys: tuple[bytes, ...]) -> dict[bytes, Field]:
     known = {}
     for key in keys:
-        known[key] = known[key.title()] = Field(key)
+        known[key] = known[key.title()] = Field(key, key in _HOP_BY_HOP, key in _OURS)
     return known
 
 
@@ -146,7 +146,7 @@ def is_plain(data: bytes, end: int) -> bool:
 
 
 def head_end(data: bytes) -> int:
-    """Where a reply's body begins: interim ones (1xx) stand before the final one, and empty lines may (RFC 9112 §2.2)."""
+    """Where a reply's body begins: interim ones stand before the final one, and empty lines may (RFC 9112 §2.2)."""
     position = 0
     while True:
         while data.startswith(b"\r\n", position):

@@ -63,8 +63,11 @@ class Accounts:
 
     def answered(
         self, placed: Placed, began_s: float, first_byte_s: float | None, ending: Ending | None, retries: int
-    ) -> None:
-        """A request has ended, but the fleet has not been told so; `ending` is None when its client left."""
+    ) -> Usage:
+        """A request has ended, but the fleet has not been told so; `ending` is None when its client left.
+
+        Returns what the replica reports of it.
+        """
         request, choice = placed.request, placed.choice
         word = _word(ending)
         if ending is not None:
@@ -96,6 +99,7 @@ class Accounts:
             self._recorder.answered(request, outcome, began_s)
         for ear in self.ears:
             ear(placed, outcome)
+        return told
 
     def forgotten(self, replica: str) -> None:
         """The replica has left for good."""

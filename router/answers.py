@@ -83,7 +83,7 @@ class Open(Value, frozen=True):
 
         The engine has computed all tokens but the last one, at which it stopped.
         """
-        (ids,) = self.tokenizer.encode([self.piece + answer + self.closing.text])
+        ids = self.tokenizer.encode_one(self.piece + answer + self.closing.text)
         data = self.leading + ids
         before = self.before.tokens if self.before is not None else 0
         if before + len(data) // TOKEN_BYTES != prompt_tokens + output_tokens + self.closing.beyond_tokens:

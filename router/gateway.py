@@ -145,11 +145,14 @@ class Gateway:
                 self.fleet.done(request)
                 self._accounts.answered(placed, began_s, tries.at_s, None, len(tries.failed))
                 raise
+            output_tokens = None
             try:  # what was found cached is learnt before the prompt counts as computed
-                self._accounts.answered(placed, began_s, tries.at_s, ending, len(tries.failed))
+                told = self._accounts.answered(placed, began_s, tries.at_s, ending, len(tries.failed))
+                output_tokens = told.output_tokens
             finally:
                 if ending.status < 400:
-                    self.fleet.done(request, self._answers.stored(tries.ear, ending.tail, request, prompt, name))
+                    answer_blocks = self._answers.stored(tries.ear, ending.tail, request, prompt, name, output_tokens)
+                    self.fleet.done(request, answer_blocks)
                 else:  # the prompt was not computed, so nothing of it is cached
                     self.fleet.failed(request)
             return

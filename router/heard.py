@@ -155,9 +155,23 @@ class Answers:
             return None
         return Heard()
 
-    def stored(self, heard: Heard | None, rest: bytes, request: Request, prompt: Prompt, name: str) -> Sequence[bytes]:
-        """Keys that continue the request's; those of a long answer are told to the fleet later, by a thread."""
+    def stored(
+        self,
+        heard: Heard | None,
+        rest: bytes,
+        request: Request,
+        prompt: Prompt,
+        name: str,
+        output_tokens: int | None,
+    ) -> Sequence[bytes]:
+        """Keys that continue the request's; those of a long answer are told to the fleet later, by a thread.
+
+        An answer of so few `output_tokens` that they fill no block is not read.
+        """
         if heard is None:
+            return prompt.stored
+        named = len(prompt.blocks) + len(prompt.stored)
+        if output_tokens is not None and (prompt.tokens + output_tokens - 1) // request.block_tokens <= named:
             return prompt.stored
         try:
             return self._known(heard, rest, request, prompt, name)

@@ -122,7 +122,7 @@ class LocalReader:
             text = self._plans.text(body, _SHORT)
             if text is None or len(text) > _SHORT:
                 return None
-            ids = self.tokenizer.encode([text])[0]
+            ids = self.tokenizer.encode_one(text)
         except Exception:  # `read` says why
             return None
         block_tokens, closing, doubt = self._block_tokens, self._closing, self.doubt
@@ -152,7 +152,7 @@ class LocalReader:
         ids = given_ids(route, body)
         if ids is None:
             text, leading, trailing, _, _ = self._rendered(route, body)
-            ids = [*leading, *memoryview(self.tokenizer.encode([text])[0]).cast("I"), *trailing]
+            ids = [*leading, *memoryview(self.tokenizer.encode_one(text)).cast("I"), *trailing]
         return list(_truncated(ids, body))
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -275,7 +275,7 @@ class LocalReader:
 
     def _whole(self, text: _Text, chain: Chain) -> tuple[int, Sequence[bytes]]:
         """A text of one piece, of which nothing is remembered."""
-        (ids,) = self.tokenizer.encode([_decoded(text.pieces[0])])
+        ids = self.tokenizer.encode_one(_decoded(text.pieces[0]))
         data = text.leading + ids + text.trailing
         return len(data) // TOKEN_BYTES, block_keys(chain, data, self._block_tokens)
 

@@ -89,22 +89,26 @@ class Tokenizer:
             return None, "tokenizers"
         return fast, "fastokens"
 
-    def encode(self, texts: Sequence[str]) -> list[bytes]:
-        """Packed ids of each text, without special tokens. Raises `TokenizerError` for text that is not Unicode."""
+    def encode_one(self, text: str) -> bytes:
+        """Packed ids of a text, without special tokens. Raises `TokenizerError` for one that is not Unicode."""
         try:
-            if self._fast is not None:
-                if sum(map(len, texts)) <= self.inline_bytes:  # a batch of several is spread over threads
-                    return [self._fast.encode_batch_flat([text])[0] for text in texts]
-                ids, offsets = self._fast.encode_batch_flat(list(texts))
-                ends = memoryview(offsets).cast("Q")
-                return [ids[ends[i] * 4 : ends[i + 1] * 4] for i in range(len(texts))]
-            return self._slow(texts)
-        except (UnicodeEncodeError, TypeError) as error:
-            raise TokenizerError("the text holds lone surrogates, which are not Unicode") from error
+            ids: bytes = self._fast.encode_batch_flat([text])[0] if self._fast is not None else self._slow([text])[0]
         except BaseException as error:
-            if type(error).__name__ != "PanicException":
-                raise
-            raise TokenizerError("the tokenizer panicked on this text") from None
+            raise _failure(error) from None
+        return ids
+
+    def encode(self, texts: Sequence[str]) -> list[bytes]:
+        """The same of several texts."""
+        if self._fast is not None and sum(map(len, texts)) <= self.inline_bytes:
+            return [self.encode_one(text) for text in texts]
+        try:
+            if self._fast is None:
+                return self._slow(texts)
+            ids, offsets = self._fast.encode_batch_flat(list(texts))  # spread over threads
+        except BaseException as error:
+            raise _failure(error) from None
+        ends = memoryview(offsets).cast("Q")
+        return [ids[ends[i] * 4 : ends[i + 1] * 4] for i in range(len(texts))]
 
     def at_home(self) -> Iterator[None]:
         """Make the calling thread remember as many words as it ever will: about a millisecond of work for each item.
@@ -159,6 +163,15 @@ class Tokenizer:
                     return content
                 _log.warning("cutting before %r changes this tokenizer's ids; prompts are tokenized whole", content)
         return ""
+
+
+def _failure(error: BaseException) -> BaseException:
+    """What an engine's error means; of another kind than these it is what it was."""
+    if isinstance(error, UnicodeEncodeError | TypeError):
+        return TokenizerError("the text holds lone surrogates, which are not Unicode")
+    if type(error).__name__ == "PanicException":
+        return TokenizerError("the tokenizer panicked on this text")
+    return error
 
 
 def pieces(text: str, cut: str) -> list[str]:

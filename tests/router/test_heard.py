@@ -7,10 +7,13 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from policies.blocks import Chain
+from policies.conformance import sample_request
+from policies.fleet import Fleet
 from router.answers import Answer
-from router.heard import Heard
+from router.heard import Answers, Heard
 from router.openai import CHAT
 from router.readers import TINY, local_reader
 from tests.fakes import IDLE, Exchange, fake_replica, load_of, posted, router_over, until
@@ -172,7 +175,7 @@ async def test_an_answer_that_can_not_be_read_leaves_no_load(monkeypatch, caplog
     def broken(*_: object) -> None:
         raise RuntimeError("secret words")
 
-    body = stream(["hi"], (5, 2))
+    body = stream(["hi"], (5, 40))
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n" % len(body)
     async with fake_replica(head + body) as replica, router_over(replica, **READ) as up:
         monkeypatch.setattr("router.heard.events", SimpleNamespace(decode=broken))
@@ -182,6 +185,21 @@ async def test_an_answer_that_can_not_be_read_leaves_no_load(monkeypatch, caplog
         assert "can't be read (RuntimeError)" in caplog.text
         assert "secret" not in caplog.text
         assert up.fleet.held_blocks("r1") > 0
+
+
+@pytest.mark.parametrize("more_tokens", [0, 1])
+async def test_an_answer_is_read_only_if_it_fills_a_block(more_tokens: int) -> None:
+    reader = local_reader(TINY, block_tokens=16)
+    messages = [{"role": "user", "content": TEXT}]
+    prompt = await reader.read(CHAT, {"messages": messages}, Chain.root("m"))
+    answer = TEXT * 2
+    room = 16 - prompt.tokens % 16 + more_tokens  # the last token is only said: so many fill nothing, or one block
+    fleet = Fleet(block_tokens=16)
+    request = replace(sample_request(1), blocks=prompt.blocks, prompt_tokens=prompt.tokens, block_tokens=16)
+    heard = Heard()
+    reply = stream([answer], (prompt.tokens, tokens_of(reader, answer)))
+    stored = Answers(fleet).stored(heard, reply, request, prompt, "r1", room)
+    assert (len(stored) > len(prompt.stored)) is (more_tokens > 0)
 
 
 async def test_nobody_listens_to_a_replica_that_tells_by_events() -> None:

@@ -37,6 +37,7 @@ class ReplicaConnection(asyncio.Protocol):
         """Send a request; what is returned is done when its reply has ended."""
         self._reply = reply
         self._attempt = attempt
+        self._ear = attempt.ear
         ending = self._ending = self._loop.create_future()
         self._head = self._first = self._reason = b""
         self._tail.begun()
@@ -130,7 +131,7 @@ class ReplicaConnection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         if not self.headed:
             self._first += body
-        self._tail.add(body, self._attempt.ear, STREAM_TAIL_BYTES if self._event_stream else TAIL_BYTES)
+        self._tail.add(body, self._ear, STREAM_TAIL_BYTES if self._event_stream else TAIL_BYTES)
         if not self._framed:
             self._pieces.append(body)
 
@@ -227,7 +228,7 @@ class ReplicaConnection(asyncio.Protocol):
         assert self._reply is not None  # noqa: S101 -- data_received returned otherwise
         if not data:
             return
-        if not self._begun and self._tail.last and self._status < 400:
+        if not self._begun and self._tail.size_bytes and self._status < 400:
             self._begun = True
             self._attempt.began()
         if self._framed:
@@ -249,7 +250,7 @@ class ReplicaConnection(asyncio.Protocol):
             if self._small:
                 self._small = False
                 read_by(self.transport, self)
-            self._attempt = NOBODY  # while idle, hold nothing of the last one
+            self._attempt, self._ear = NOBODY, None  # while idle, hold nothing of the last one
             self._tail.begun()
             self._pool.kept(self)
         else:

@@ -26,6 +26,7 @@ FLOOR: Final = 10
 WINDOW_S: Final = 30.0
 BUSY: Final = (429, 503)
 _EVENT_BYTES: Final = 4096  # an event that tells of nothing is shorter
+_COUNT: Final = b'"completion_tokens":'
 _NEVER_COMPUTED: Final = frozenset({"unreachable", "busy"})
 _SAFE: Final = frozenset(ROUTES)
 
@@ -188,7 +189,10 @@ def gave_up(first: bytes, whole: bool) -> str | None:
         return None if clients_fault(first) else "error_event"
     if first.startswith(b"data: [DONE]"):
         return "aborted"
-    if len(first) > _EVENT_BYTES or b'"completion_tokens":0' not in first:
+    if len(first) > _EVENT_BYTES:
+        return None
+    at = first.rfind(_COUNT)  # stands near the end, so little is searched
+    if at < 0 or first[at + len(_COUNT) : at + len(_COUNT) + 1] != b"0":
         return None
     if whole and b'"abort"' in first and aborted(first):
         return "aborted"

@@ -38,15 +38,14 @@ class ClientConnection(asyncio.Protocol):
         self._ahead = b""
         self._waiting: deque[tuple[Call, bool, int]] = deque()
         self._broken: RequestError | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._boundary = True
+        self._task: asyncio.Task[None] | None = None  # serves one request after the other: a task for each costs more
+        self._call: Call | None = None
+        self._called: asyncio.Future[None] | None = None
+        self._boundary = self.framed = True
         self._requests = self._body_bytes = self._fed_bytes = 0
-        self._head_open = self._lingering = False
+        self._head_open = self._lingering = self._writing_paused = False
         self._headers: Headers = []
-        self._writing_paused = False
-        self._keep_alive, self._minor = True, 1
-        self._chunking, self._kept = False, b""
-        self.framed = True
+        self._keep_alive, self._minor, self._chunking, self._kept = True, 1, False, b""
         self.source: Source | None = None
 
     # -- the socket ------------------------------------------------------------------------------------------------
@@ -67,7 +66,7 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._lingering:
             return
-        if self._task is not None:
+        if self._call is not None:
             self._ahead += data
             if len(self._ahead) > _KEPT_WHILE_BUSY_BYTES:
                 self._transport.pause_reading()
@@ -101,7 +100,7 @@ class ClientConnection(asyncio.Protocol):
             self._broken = self._broken or BadRequest(f"the request is not valid HTTP: {error}")
         except RequestError as error:
             self._broken = error
-        if self._task is None:
+        if self._call is None:
             self._next()
 
     def _feed(self, data: bytes) -> None:
@@ -130,11 +129,9 @@ class ClientConnection(asyncio.Protocol):
         self._boundary = False
         self._requests += 1
         self._head_open = True
-        self._untold_bytes = 0
-        self._url = b""
-        self._headers = []
+        self._untold_bytes = self._body_bytes = 0
+        self._url, self._headers = b"", []
         self._body: list[bytes | bytearray] = []
-        self._body_bytes = 0
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -149,7 +146,9 @@ class ClientConnection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         self._head_open = False
         if self._fed_bytes > self._limits.header_bytes:  # the head's and whatever came with it
-            self._check_head()
+            size_bytes = len(self._url) + sum([len(name) + len(value) + 4 for name, value in self._headers])
+            if size_bytes > self._limits.header_bytes:
+                raise self._head_too_large()
         self._untold_bytes = 0
         try:
             self._passed_on, named = request_head(self._headers, self._limits.body_bytes)
@@ -157,13 +156,8 @@ class ClientConnection(asyncio.Protocol):
             raise self._refused(error) from None
         self._named = named
         waits = b"expect" in named and named[b"expect"].lower() == b"100-continue"
-        if waits and self._task is None and not self._waiting:
+        if waits and self._call is None and not self._waiting:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-
-    def _check_head(self) -> None:
-        size_bytes = len(self._url) + sum([len(name) + len(value) + 4 for name, value in self._headers])
-        if size_bytes > self._limits.header_bytes:
-            raise self._head_too_large()
 
     def on_body(self, body: bytes) -> None:
         before = self._body_bytes
@@ -211,38 +205,47 @@ class ClientConnection(asyncio.Protocol):
                 return
             self.framed = self._minor == 1
             self._chunking, self._kept = False, b""
-            # Made so, since a loop would make up a name for each.
-            self._task = asyncio.Task(self._serve(call), loop=self._loop, name="request")
+            self._call = call
+            if self._called is not None:
+                self._called.set_result(None)
+            elif self._task is None:  # made so, since a loop would make up a name for each
+                self._task = asyncio.Task(self._served(), loop=self._loop, name="client")
         elif self._broken is not None:
             self._refuse(self._broken)
 
-    async def _serve(self, call: Call) -> None:
-        try:
-            await self._listener.serve(call, self)
-        except asyncio.CancelledError:
-            self._transport.abort()
-            raise
-        except Exception:
-            _log.exception("a request failed by a fault of the router; its connection is closed")
-            self._transport.abort()
-        finally:
-            self._task = None
-            self.source = None
-        self._advance()
+    async def _served(self) -> None:
+        while self._call is not None:
+            try:
+                await self._listener.serve(self._call, self)
+            except asyncio.CancelledError:
+                self._transport.abort()
+                raise
+            except Exception:
+                _log.exception("a request failed by a fault of the router; its connection is closed")
+                self._transport.abort()
+            self._call = self.source = None
+            self._advance()
+            if self._call is None:
+                self._called = self._loop.create_future()
+                await self._called
+                self._called = None
+            else:  # it was sent ahead: others have their turn first
+                await asyncio.sleep(0)
 
     def _advance(self) -> None:
         """The exchange is over: close, or go on with what the client sent meanwhile."""
         if not self._keep_alive or self._transport.is_closing():
             self._transport.close()
             return
-        self._transport.resume_reading()
+        if len(self._ahead) > _KEPT_WHILE_BUSY_BYTES:
+            self._transport.resume_reading()
         if self._waiting or self._broken is not None:
             self._next()
         elif self._ahead:
             self._read(self._ahead)
 
     def _hand_over(self, data: bytes) -> None:
-        self._listener.connections.discard(self)
+        self.connection_lost(None)
         protocol = self._listener.otherwise()
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
@@ -264,10 +267,8 @@ class ClientConnection(asyncio.Protocol):
         self._slowed()
 
     def verbatim(self) -> bool:
-        if self._minor == 0 or not self._keep_alive:
-            return False
         self._slowed()
-        return True
+        return self._minor == 1 and self._keep_alive
 
     def _slowed(self) -> None:
         """A reply begins while the client has still to take the one before it."""
@@ -309,7 +310,7 @@ class ClientConnection(asyncio.Protocol):
 
     def progress(self) -> Progress | None:
         """How far the client is; None while it waits for the router."""
-        if self._task is not None or self._lingering:
+        if self._call is not None or self._lingering:
             return None
         if self._boundary:
             return (HEAD if self._ahead else KEPT, self._requests, 0)
@@ -321,9 +322,9 @@ class ClientConnection(asyncio.Protocol):
     def close_when_idle(self) -> None:
         """Draining: finish what is being served, then close."""
         self._keep_alive = False
-        if self._task is None:
+        if self._call is None:
             self._transport.close()
 
     @property
     def busy(self) -> bool:
-        return self._task is not None
+        return self._call is not None

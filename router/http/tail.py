@@ -76,8 +76,8 @@ class Tail:
         self._usage = self._usage and _continued(self._usage, piece)
         self._error = self._error and _continued(self._error, piece)
         seen = self._edge + piece
-        at = seen.rfind(_USAGE)
-        if at >= 0:
+        if _USAGE in seen:  # forwards, most of it is skipped
+            at = seen.rfind(_USAGE)
             self._usage = seen[at : at + _SAID_BYTES]
         if not self._error and _ERROR in seen:
             for word in _ERRORS:

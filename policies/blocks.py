@@ -12,20 +12,32 @@ import hashlib
 import sys
 from array import array
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol
+
+from policies.values import Loose
 
 KEY_BYTES: Final = 16
 TOKEN_BYTES: Final = 4
 
 
-class Chain:
+class Digest(Protocol):
+    """What `hashlib` makes."""
+
+    def update(self, data: bytes, /) -> None: ...
+
+    def digest(self) -> bytes: ...
+
+    def copy(self) -> "Digest": ...
+
+
+class Chain(Loose):
     """A prefix so far: a running SHA-256 and the token bytes that do not fill a block yet."""
 
-    __slots__ = ("_digest", "_tail")
+    _digest: Digest
+    _tail: bytes = b""
 
-    def __init__(self, digest: "hashlib._Hash", tail: bytes = b"") -> None:
-        self._digest = digest
-        self._tail = tail
+    def __repr__(self) -> str:
+        return f"<Chain with {self.tail_tokens} tokens that fill no block yet>"  # none of the tokens
 
     @classmethod
     def root(cls, model: str, adapter: str = "", salt: str = "") -> "Chain":
@@ -64,7 +76,7 @@ class Chain:
         return _keys(self._digest, data, whole, step)
 
 
-def _keys(running: "hashlib._Hash", data: bytes, whole: int, step: int) -> list[bytes]:
+def _keys(running: Digest, data: bytes, whole: int, step: int) -> list[bytes]:
     update, digest = running.update, running.digest
     keys = []
     for start in range(0, whole, step):

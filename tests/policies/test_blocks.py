@@ -1,5 +1,6 @@
 """Keys name a whole prefix, of one model, adapter and salt."""
 
+import gc
 from itertools import pairwise
 
 import pytest
@@ -100,3 +101,11 @@ def test_ids_are_little_endian_words() -> None:
 def test_an_id_that_is_no_word_is_refused(bad: int) -> None:
     with pytest.raises(OverflowError):
         packed([1, bad])
+
+
+def test_a_chain_is_nothing_for_the_garbage_collector_and_shows_no_tokens() -> None:
+    """Tens of thousands are remembered; to look through them would hold an event loop for 50 ms."""
+    chain = Chain.root("m")
+    chain.grow(packed([7]), 16)
+    assert not gc.is_tracked(chain)
+    assert repr(chain) == "<Chain with 1 tokens that fill no block yet>"

@@ -8,8 +8,10 @@ import asyncio
 import gc
 import logging
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from router.app import Running, running
 from router.config import Config
@@ -17,9 +19,13 @@ from router.rereading import Reread
 
 _log = logging.getLogger("router.serving")
 
+_SWITCH_S: Final = 0.001
+"""How long the loop waits for the interpreter while another thread computes: a scrape's text, a very long prompt."""
+
 
 def serve(config: Config, again: Callable[[], Config], file: Path | None = None) -> int:
     """Run until a signal, and return the exit code. `again` reads the configuration anew; `file` is watched."""
+    sys.setswitchinterval(_SWITCH_S)
     try:
         import uvloop
     except ImportError:

@@ -3,9 +3,23 @@
 import asyncio
 import os
 import signal
+import sys
 
+from router.serving import serve
 from tests.fakes import STREAM, chunk, client_of, fake_replica, post, posted
 from tests.processes import address, served
+
+
+def test_the_loop_never_waits_long_for_another_thread(monkeypatch):
+    async def lived(*_):
+        return 7 if sys.getswitchinterval() <= 0.001 else 8
+
+    monkeypatch.setattr("router.serving.lived", lived)
+    before = sys.getswitchinterval()
+    try:
+        assert serve(None, None) == 7
+    finally:
+        sys.setswitchinterval(before)
 
 
 def line_of(process, words: str) -> str:

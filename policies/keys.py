@@ -33,6 +33,7 @@ class Keys(Sequence[bytes]):
         if isinstance(place, slice):
             start, stop, step = place.indices(len(self))
             if step == 1:
+                stop = max(start, stop)  # compiled, a slice of bytes must not end before it starts (mypyc 2.4)
                 return Keys(self.packed[start * KEY_BYTES : stop * KEY_BYTES])
             return tuple([self[at] for at in range(start, stop, step)])
         start = place * KEY_BYTES if place >= 0 else place * KEY_BYTES + len(self.packed)

@@ -2,7 +2,6 @@
 
 import orjson
 import pytest
-from msgspec.structs import replace
 
 from router.hits import Routes
 from router.prompt_heads import MOST, Heads, head
@@ -99,6 +98,6 @@ def test_no_text_is_kept():
 
 def test_it_is_a_route():
     routes = Routes("template")
-    found = [routes.of(REQUEST, replace(call(), body=orjson.dumps(body))) for body in chats()]
+    found = [routes.of(REQUEST, call().with_body(orjson.dumps(body))) for body in chats()]
     assert found[0] == "other"
     assert found[-1].startswith("template-")

@@ -225,12 +225,12 @@ class ClientConnection(asyncio.Protocol):
                 self._transport.abort()
             self._call = self.source = None
             self._advance()
-            if self._call is None:
+            if self.busy:  # with what was sent ahead: others have their turn first
+                await asyncio.sleep(0)
+            else:
                 self._called = self._loop.create_future()
                 await self._called
                 self._called = None
-            else:  # it was sent ahead: others have their turn first
-                await asyncio.sleep(0)
 
     def _advance(self) -> None:
         """The exchange is over: close, or go on with what the client sent meanwhile."""

@@ -103,7 +103,7 @@ class ClientConnection(asyncio.Protocol):
         if self._call is None:
             self._next()
 
-    def _feed(self, data: bytes) -> None:
+    def _feed(self, data: bytes, repeated: bool = False) -> None:
         was_open, boundary, before, body_bytes = self._head_open, self._boundary, self._requests, self._body_bytes
         self._fed_bytes = len(data) + (self._fed_bytes if was_open else 0)
         try:
@@ -117,13 +117,18 @@ class ClientConnection(asyncio.Protocol):
                 if self._untold_bytes > self._limits.header_bytes:
                     raise self._head_too_large()
         except httptools.HttpParserUpgrade as upgrade:
+            call, _, _ = self._waiting[-1]
+            if not call.method:  # CONNECT: what comes behind it is no HTTP
+                return
             # A server may ignore Upgrade (RFC 9110 §7.8), but llhttp stops reading there: say it again without.
             self._waiting.pop()
+            if repeated:  # each would be one step deeper, and one more copy of the data
+                raise self._refused(BadRequest("more than one request with Upgrade was sent ahead")) from None
             names = (b"connection", b"upgrade", b"http2-settings")
             kept = [b"%b: %b\r\n" % field for field in self._headers if field[0].lower() not in names]
             head = b"%b %b HTTP/1.1\r\n%b\r\n" % (self._parser.get_method(), self._url, b"".join(kept))
             self._parser = httptools.HttpRequestParser(self)
-            self._feed(head + data[upgrade.args[0] :])
+            self._feed(head + data[upgrade.args[0] :], repeated=True)
 
     def on_message_begin(self) -> None:
         self._boundary = False

@@ -201,6 +201,23 @@ async def test_an_upgrade_in_pieces(client, replica):
     assert [seen.body for seen in replica.seen] == [BODY, BODY]
 
 
+async def test_connect_sent_ahead_closes_the_connection_behind_the_reply_before(client, up):
+    await client.send(post() + b"CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n" + post())
+    assert (await client.reply()).status == 200
+    assert await client.rest() == b""
+    assert (await posted(up.url, BODY)).status == 200
+
+
+async def test_upgrades_sent_ahead_are_refused_from_the_second_on(client):
+    """Each was once a step deeper in the stack: a few thousand ended the process."""
+    asking = HEAD + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY
+    await client.send(asking * 1000)
+    first = await client.reply()
+    assert first.status == 200
+    second = await client.reply()
+    assert (second.status, second.error["message"]) == (400, "more than one request with Upgrade was sent ahead")
+
+
 async def test_expect_continue_is_answered_before_the_body(client, replica):
     await client.send(HEAD + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(BODY))
     assert await client.head() == b"HTTP/1.1 100 Continue\r\n\r\n"

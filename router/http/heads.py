@@ -140,6 +140,12 @@ def without_hop_by_hop(headers: Headers) -> Headers:
     return [field for field in kept if field[0].lower() not in also] if also else kept
 
 
+def without_upgrade(headers: Headers) -> bytes:
+    """The lines of a request's headers and the empty line behind them, less what asks for another protocol."""
+    names = (b"connection", b"upgrade", b"http2-settings")
+    return b"%b\r\n" % b"".join([b"%b: %b\r\n" % field for field in headers if field[0].lower() not in names])
+
+
 def is_plain(data: bytes, end: int) -> bool:
     """Whether a reply begins with its final head, as long as its parts tell: nothing folded, padded, or before it."""
     return data.startswith(b"HTTP/1.1 ") and data[9:10] != b"1" and data[end - 4 : end] == b"\r\n\r\n"

@@ -13,7 +13,7 @@ from typing import Final
 import httptools
 
 from router.errors import BadRequest, BodyTooLarge, ClientTooSlow, HeadTooLarge, RequestError
-from router.http.heads import request_head
+from router.http.heads import request_head, without_upgrade
 from router.http.listener import Listener
 from router.http.messages import Call, Framing, Headers, Source, joined, origin_form
 from router.http.patience import BODY, HEAD, KEPT, Progress
@@ -117,16 +117,13 @@ class ClientConnection(asyncio.Protocol):
                 if self._untold_bytes > self._limits.header_bytes:
                     raise self._head_too_large()
         except httptools.HttpParserUpgrade as upgrade:
-            call, _, _ = self._waiting[-1]
-            if not call.method:  # CONNECT: what comes behind it is no HTTP
+            if not self._waiting[-1][0].method:  # CONNECT: what comes behind it is no HTTP
                 return
             # A server may ignore Upgrade (RFC 9110 §7.8), but llhttp stops reading there: say it again without.
             self._waiting.pop()
             if repeated:  # each would be one step deeper, and one more copy of the data
                 raise self._refused(BadRequest("more than one request with Upgrade was sent ahead")) from None
-            names = (b"connection", b"upgrade", b"http2-settings")
-            kept = [b"%b: %b\r\n" % field for field in self._headers if field[0].lower() not in names]
-            head = b"%b %b HTTP/1.1\r\n%b\r\n" % (self._parser.get_method(), self._url, b"".join(kept))
+            head = b"%b %b HTTP/1.1\r\n%b" % (self._parser.get_method(), self._url, without_upgrade(self._headers))
             self._parser = httptools.HttpRequestParser(self)
             self._feed(head + data[upgrade.args[0] :], repeated=True)
 
@@ -157,9 +154,11 @@ class ClientConnection(asyncio.Protocol):
         self._untold_bytes = 0
         try:
             self._passed_on, named = request_head(self._headers, self._limits.body_bytes)
+            self._named = named
+            if b"host" not in named and self._parser.get_http_version() != "1.0":  # RFC 9112 §3.2
+                raise BadRequest("the request has no Host header; send exactly one")
         except RequestError as error:
             raise self._refused(error) from None
-        self._named = named
         waits = b"expect" in named and named[b"expect"].lower() == b"100-continue"
         if waits and self._call is None and not self._waiting:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -168,7 +167,8 @@ class ClientConnection(asyncio.Protocol):
         before = self._body_bytes
         self._body_bytes += len(body)
         self._untold_bytes = 0
-        self._check_body(self._body_bytes)
+        if self._body_bytes > self._limits.body_bytes:
+            raise self._refused(BodyTooLarge.over(self._limits.body_bytes))
         if before <= _UNKNOWN_BYTES < self._body_bytes:
             try:
                 self._listener.known(self._passed_on)
@@ -177,10 +177,6 @@ class ClientConnection(asyncio.Protocol):
         self._body.append(body)
         if len(self._body) > _PIECES + self._body_bytes // 1024:
             self._body = joined(self._body)
-
-    def _check_body(self, size_bytes: int) -> None:
-        if size_bytes > self._limits.body_bytes:
-            raise self._refused(BodyTooLarge.over(self._limits.body_bytes))
 
     def _refused(self, error: RequestError) -> RequestError:
         """llhttp wraps what a callback raises, so the reason is kept aside."""
@@ -306,12 +302,11 @@ class ClientConnection(asyncio.Protocol):
         """Answer bytes that are no request, and let the answer arrive before the connection goes."""
         self._keep_alive = False
         self._lingering = True
-        body = error.body
-        head = [*error.headers, (b"Content-Length", b"%d" % len(body)), *self._listener.told(self._headers)]
+        head = [*error.headers, (b"Content-Length", b"%d" % len(error.body)), *self._listener.told(self._headers)]
         self.head(error.status, error.reason.encode(), head, Framing.SIZED)
-        self.write(body)
+        self.write(error.body)
         self._transport.write_eof()
-        asyncio.get_running_loop().call_later(_LINGER_S, self._transport.abort)
+        self._loop.call_later(_LINGER_S, self._transport.abort)
 
     def progress(self) -> Progress | None:
         """How far the client is; None while it waits for the router."""

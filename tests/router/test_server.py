@@ -201,6 +201,14 @@ async def test_an_upgrade_in_pieces(client, replica):
     assert [seen.body for seen in replica.seen] == [BODY, BODY]
 
 
+@pytest.mark.parametrize(("version", "status"), [(b"1.1", 400), (b"1.0", 200)])
+async def test_a_request_of_http_1_1_names_its_host(client, version, status):
+    await client.send(
+        HEAD.replace(b"Host: a\r\n", b"").replace(b"1.1", version) + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
+    )
+    assert (await client.reply()).status == status
+
+
 async def test_connect_sent_ahead_closes_the_connection_behind_the_reply_before(client, up):
     await client.send(post() + b"CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n" + post())
     assert (await client.reply()).status == 200

@@ -9,6 +9,7 @@ from copy import deepcopy
 
 from msgspec.structs import replace
 
+from policies.keys import Keys
 from policies.types import Choice, Policy, Replica, Request
 
 Factory = Callable[[], Policy]
@@ -100,6 +101,15 @@ def goes_on_in_a_copy(factory: Factory) -> None:
     assert foretold == _chosen(policy, views[50:]), "a copy chose differently, or its choices moved the policy"  # noqa: S101
 
 
+def takes_packed_keys(factory: Factory) -> None:
+    """A prompt's keys come as a tuple or packed (`policies.keys`): the choices are the same, those of a copy too."""
+    views = [(sample_request(number, blocks=number % 40 + 1), sample_replicas(number)) for number in range(100)]
+    packed = [(replace(request, blocks=Keys(b"".join(request.blocks))), replicas) for request, replicas in views]
+    policy = factory()
+    chosen = _chosen(policy, packed[:50]) + _chosen(deepcopy(policy), packed[50:])
+    assert chosen == _chosen(factory(), views), "packed keys were chosen for differently than a tuple of them"  # noqa: S101
+
+
 def uses_every_idle_replica(factory: Factory) -> None:
     """New users over equal idle replicas reach all of them: no favourite by list order."""
     policy = factory()
@@ -118,6 +128,7 @@ CHECKS = (
     works_with_one,
     repeats_itself,
     goes_on_in_a_copy,
+    takes_packed_keys,
     uses_every_idle_replica,
 )
 

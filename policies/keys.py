@@ -53,6 +53,10 @@ class Keys(Sequence[bytes]):
     def __hash__(self) -> int:
         return hash(tuple(self))
 
+    def __reduce__(self) -> tuple[type["Keys"], tuple[bytes]]:
+        """A compiled class copies itself in no other way, and policies that keep keys are copied for dry runs."""
+        return Keys, (self.packed,)
+
 
 def packed_keys(blocks: Sequence[bytes], start: int = 0) -> bytes:
     """Keys from place `start` on, one after the other."""

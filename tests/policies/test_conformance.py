@@ -18,6 +18,7 @@ from policies.conformance import (
     repeats_itself,
     sample_replicas,
     sample_request,
+    takes_packed_keys,
     uses_every_idle_replica,
     works_with_one,
     works_with_unknowns,
@@ -147,6 +148,12 @@ class Shared:
         return Choice(replicas[self._next() % len(replicas)].name, "turn")
 
 
+class NeedsTuples:
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> Choice:
+        more = request.blocks + (b"",)  # type: ignore[operator]
+        return Choice(replicas[len(more) % len(replicas)].name, "length")
+
+
 @pytest.mark.parametrize(
     ("factory", "broken", "error"),
     [
@@ -155,6 +162,7 @@ class Shared:
         (NeedsTwo, works_with_one, AssertionError),
         (dice(), repeats_itself, AssertionError),
         (Shared, goes_on_in_a_copy, AssertionError),
+        (NeedsTuples, takes_packed_keys, TypeError),
         (First, uses_every_idle_replica, AssertionError),
     ],
 )

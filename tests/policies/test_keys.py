@@ -1,6 +1,7 @@
 """Packed keys are a sequence of keys like any other."""
 
 from collections.abc import Sequence
+from copy import copy, deepcopy
 
 import pytest
 from hypothesis import given
@@ -48,6 +49,12 @@ def test_they_differ_from_other_keys_and_from_what_is_no_sequence_of_keys():
     assert b"a" * 16 in ours
     assert b"c" * 16 not in ours
     assert repr(ours) == "<Keys of 2 blocks>"
+
+
+@pytest.mark.parametrize("copied", [copy, deepcopy])
+def test_they_can_be_copied(copied):
+    ours = packed([b"a" * 16, b"b" * 16])
+    assert copied(ours) == ours
 
 
 @given(KEY_LISTS, KEY_LISTS, st.booleans(), st.booleans())

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Sequence
 from itertools import count
+from operator import add
 
 import pytest
 from hypothesis import given, settings
@@ -150,7 +151,7 @@ class Shared:
 
 class NeedsTuples:
     def choose(self, request: Request, replicas: Sequence[Replica]) -> Choice:
-        more = request.blocks + (b"",)  # type: ignore[operator]
+        more = add(request.blocks, (b"",))
         return Choice(replicas[len(more) % len(replicas)].name, "length")
 
 

@@ -102,23 +102,37 @@ async def test_a_size_that_is_told_wrong_is_found_out(told_blocks: int, least: f
 
 
 @asynccontextmanager
-async def late(replica: Emulator, by_s: float) -> AsyncIterator[str]:
-    """Where the replica's events can be heard so much later."""
+async def late(replica: Emulator, by_s: float) -> AsyncIterator[tuple[str, asyncio.Task[None]]]:
+    """Where the replica's events can be heard so much later, and what ends once somebody listens there.
+
+    A publisher drops what it sends before a subscription reached it, so nothing may be asked before that.
+    """
     loop, context = asyncio.get_running_loop(), zmq.asyncio.Context()
-    here, there = context.socket(zmq.SUB), context.socket(zmq.PUB)
+    here, there = context.socket(zmq.SUB), context.socket(zmq.XPUB)
     here.subscribe(b"")
     source = replica.telling.source()
     assert source is not None
+    linked = here.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
     here.connect(source["endpoint"].replace("*", "127.0.0.1"))
+    await linked.recv_multipart()
+    here.disable_monitor()
+    linked.close(linger=0)
     endpoint = f"tcp://127.0.0.1:{there.bind_to_random_port('tcp://127.0.0.1')}"
     sending: zmq.Socket[bytes] = zmq.Socket.shadow(there)
 
+    def passed_on(batch: list[bytes]) -> None:
+        if not there.closed:
+            sending.send_multipart(batch)
+
+    async def subscribed() -> None:
+        assert await there.recv() == b"\x01"
+
     async def heard() -> None:
         while True:
-            loop.call_later(by_s, sending.send_multipart, await here.recv_multipart())
+            loop.call_later(by_s, passed_on, await here.recv_multipart())
 
-    task = asyncio.create_task(heard())
-    yield endpoint
+    listened, task = asyncio.create_task(subscribed()), asyncio.create_task(heard())
+    yield endpoint, listened
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     here.close(linger=0)
@@ -137,21 +151,25 @@ async def test_what_is_predicted_is_delivered_though_events_come_late() -> None:
         heard = [await stack.enter_async_context(late(replica, 0.02)) for replica in replicas]
         flags["replicas"] = [
             {"name": name, "url": replica.url, "kv_events": endpoint}
-            for name, replica, endpoint in zip(names, replicas, heard, strict=True)
+            for name, replica, (endpoint, _) in zip(names, replicas, heard, strict=True)
         ]
         config, _ = load(flags={name: ("test", value) for name, value in flags.items()})
         up = await stack.enter_async_context(running(config))
         client = await stack.enter_async_context(aiohttp.ClientSession(up.url))
         await up.readers.ready()
-        feeds = up.events._followed
-        await until(lambda: all(feeds[name].feeds and feeds[name].feeds[0].link == "connected" for name in names))
+        await asyncio.wait_for(asyncio.gather(*(listened for _, listened in heard)), 20.0)
+        for number, replica in enumerate(replicas):  # until its first event, nobody knows that a replica will tell
+            first = {"model": "tiny", "prompt": f"{number} first " * 8, "max_tokens": 1}
+            async with client.post(f"{replica.url}{COMPLETIONS}", json=first) as response:
+                assert response.status == 200
+        await until(lambda: all(up.fleet.tells(name) for name in names))
         up.gateway._accounts.ears.append(lambda _, outcome: seen.append(outcome))
-        for _ in range(300):
+        for _ in range(900):
             body = {"model": "tiny", "prompt": prompt(draw, chats), "max_tokens": draw.choice([1, 2, 9, 40])}
             async with client.post(COMPLETIONS, json=body) as response:
                 assert response.status == 200
                 await response.read()
-        assert all(state.standing.word == EXACT for state in up.events.states())
+        assert [(state.standing.word, state.standing.degraded) for state in up.events.states()] == [(EXACT, "")] * 2
     for replica in replicas:
         await replica.close()
     assert sum(one.delivered_tokens or 0 for one in seen) > 0.3 * sum(one.prompt_tokens for one in seen)

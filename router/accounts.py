@@ -11,7 +11,7 @@ from policies.fleet import Fleet
 from router.errors import RequestError
 from router.health import Watcher
 from router.http.messages import Ending
-from router.log import request_line
+from router.log import request_line, requests_log
 from router.metrics import Metrics
 from router.outcome import Outcome
 from router.placing import Placed
@@ -94,7 +94,8 @@ class Accounts:
         )
         self._metrics.answered(outcome)
         self._tenants.answered(request.tenant, outcome)
-        request_line(outcome, request.id, level=self._request_level)
+        if requests_log.isEnabledFor(self._request_level):
+            request_line(outcome, request.id, level=self._request_level)
         if self._recorder is not None:
             self._recorder.answered(request, outcome, began_s)
         for ear in self.ears:

@@ -172,7 +172,7 @@ async def running(config: Config) -> AsyncIterator[Running]:
         metrics, accounts = counted(
             config, stack, clock, policy, seconds, fleet, watcher, events, tenants.door, families
         )
-        aside = Aside(lambda: watcher.trials, lambda name: fleet.load(name)[0])
+        aside = Aside(watcher.trials, lambda name: fleet.load(name)[0])
         gateway = _gateway(
             config, fleet, policy, metrics, clock, aside, admission, upstreams, watcher, models, accounts, tenants, key
         )

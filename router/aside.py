@@ -22,8 +22,8 @@ class Aside:
 
     __slots__ = ("_before_trial", "_in_flight", "_silent", "_trials", "_until_s")
 
-    def __init__(self, trials: Callable[[], Collection[str]], in_flight: Callable[[str], int]) -> None:
-        """`trials` are the replicas on trial, `in_flight` how many requests one has."""
+    def __init__(self, trials: Collection[str], in_flight: Callable[[str], int]) -> None:
+        """`trials` are the replicas on trial at any time, `in_flight` says how many requests one has."""
         self._trials = trials
         self._in_flight = in_flight
         self._before_trial: dict[str, int] = {}
@@ -55,7 +55,7 @@ class Aside:
 
     def names(self, now_s: float) -> Set[str]:
         """Who stands aside now; nearly always nobody, and then this costs next to nothing."""
-        trials = self._trials()
+        trials = self._trials
         if not (self._until_s or self._silent or trials or self._before_trial):
             return _NOBODY
         for name, until_s in list(self._until_s.items()):

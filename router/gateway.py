@@ -11,7 +11,7 @@ from typing import Any, Final
 from policies.fleet import Fleet
 from policies.types import Request
 from router.accounts import Accounts
-from router.admission import Admission, Turn
+from router.admission import Admission
 from router.errors import RequestError
 from router.forwarding import Forwarding, again
 from router.heard import Answers
@@ -19,8 +19,8 @@ from router.http.exchange import UpstreamError
 from router.http.messages import Call, Framing, Reply
 from router.http.upstream import Upstream
 from router.identity import Identity, Sessions
-from router.models import Models
-from router.openai import asked
+from router.models import Models, Served
+from router.openai import Ask, asked
 from router.placing import Placing
 from router.prompts import Prompt
 from router.retries import Retries
@@ -30,7 +30,6 @@ from router.turns import Turns
 TENANT: Final = b"x-router-tenant"
 """Header in which an operator names the tenant of a dry run, on the admin port only."""
 
-Read = tuple[Request, Prompt, Call, Turn | None]
 SessionOf = Callable[[Sequence[bytes]], str | None]
 
 
@@ -77,7 +76,15 @@ class Gateway:
         began_s = self._clock()
         try:
             with self.tenants.guest(call) as guest:
-                request, prompt, call, turn = await self._read(call, guest, self._sessions.of)
+                if self._turns.over:  # before the body is parsed: who waits holds no more than that
+                    await self._turns.next()
+                ask, served, call = self._asked(call, guest)
+                prompt = served.at_once(ask)
+                if prompt is None:
+                    prompt = await served.read(ask)
+                request = self._request(call, ask, served, prompt, guest, self._sessions.of)
+                turn = None if self._admission is None else self._admission.turn(call, ask.body)
+                del ask  # the parsed body ends here: no exchange may keep it
                 guest.asks(request.prompt_tokens)
                 for ear in self.ears:
                     ear(request, call)
@@ -93,22 +100,23 @@ class Gateway:
     async def explained(self, call: Call) -> dict[str, Any]:
         """A dry run: what would be chosen for this call and why; nothing is sent or remembered."""
         guest = self.tenants.named(call.header(TENANT))
-        request, prompt, _, _ = await self._read(call, guest, self._sessions.known)
+        ask, served, call = self._asked(call, guest)
+        prompt = served.at_once(ask) or await served.read(ask)
+        request = self._request(call, ask, served, prompt, guest, self._sessions.known)
         placing = self._placing.rehearsal()
         return placing.explained(placing.placed(request, prompt, {}))
 
-    async def _read(self, call: Call, guest: Guest, session_of: SessionOf) -> Read:
-        """What placing needs to know, and what replicas get. The parsed body ends here: no exchange may keep it."""
-        if self._turns.over:  # before the body is parsed: who waits holds no more than that
-            await self._turns.next()
+    def _asked(self, call: Call, guest: Guest) -> tuple[Ask, Served, Call]:
+        """What the call asks for, of which model, and the call as replicas may see it."""
         ask = asked(call)
-        served = self.models.served(ask.model, guest.salt or ask.salt)
-        call = self.tenants.salted(call, ask, guest)
-        prompt = served.at_once(ask)
-        if prompt is None:
-            prompt = await served.read(ask)
+        return ask, self.models.served(ask.model, guest.salt or ask.salt), self.tenants.salted(call, ask, guest)
+
+    def _request(
+        self, call: Call, ask: Ask, served: Served, prompt: Prompt, guest: Guest, session_of: SessionOf
+    ) -> Request:
+        """What placing needs to know."""
         self._count += 1
-        request = Request(
+        return Request(
             id=str(self._count),
             route=ask.route,
             model=served.name,
@@ -120,11 +128,9 @@ class Gateway:
             blocks=prompt.blocks,
             block_tokens=self.fleet.block_tokens,
         )
-        turn = None if self._admission is None else self._admission.turn(call, ask.body)
-        return request, prompt, call, turn
 
     async def _relayed(self, request: Request, prompt: Prompt, call: Call, reply: Reply, began_s: float) -> None:
-        tries = self._retries.begun(request, call.method)
+        tries = self._retries.begun(request, call.method, began_s)
         sent = call
         while True:
             placed = self._placing.placed(request, prompt, tries.failed)

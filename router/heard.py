@@ -75,7 +75,8 @@ class Heard:
         if not self._is_stream():
             return answer_of(b"".join(self._pieces))
         self._pieces = [b"".join(self._pieces)]
-        if self._finished is None and b'"stop"' not in self._pieces[0]:  # it was cut, or ended for another reason
+        # It was cut, or ended for another reason. Backwards takes half as long.
+        if self._finished is None and self._pieces[0].rfind(b'"stop"') < 0:
             return None
         self._read(last=True)
         if self._given_up or self._finished != "stop":
@@ -92,7 +93,7 @@ class Heard:
         if self._finished == "stop":
             return self._spoken + 1
         data = b"".join(self._pieces)
-        if b'"completion_tokens"' in data:
+        if data.rfind(b'"completion_tokens"') >= 0:
             return 0
         return max(0, self._spoken + data.count(_BETWEEN) - (0 if self._spoken else 1))
 

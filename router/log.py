@@ -35,7 +35,7 @@ _FIELDS = "router_fields"
 # aiohttp's parser quotes the offending header, which may be the key, in the error it logs (seen with 3.14.5).
 _QUOTING = "aiohttp.server"
 
-_requests = logging.getLogger("router.requests")
+requests_log = logging.getLogger("router.requests")
 
 
 def configure(level: str = "info", format: str = "text", stream: TextIO | None = None) -> None:  # noqa: A002 -- the setting's name
@@ -58,8 +58,6 @@ def fields(**values: object) -> dict[str, dict[str, object]]:
 
 def request_line(outcome: "Outcome", request_id: str, *, level: int = logging.DEBUG) -> None:
     """One line for one finished request: numbers and constant words, and ids made safe."""
-    if not _requests.isEnabledFor(level):
-        return
     line = fields(
         id=request_id[:64],
         route=outcome.route,
@@ -77,7 +75,7 @@ def request_line(outcome: "Outcome", request_id: str, *, level: int = logging.DE
         basis=outcome.basis,
         retries=outcome.retries or None,
     )
-    _requests.log(level, "%s", outcome.outcome, extra=line)
+    requests_log.log(level, "%s", outcome.outcome, extra=line)
 
 
 def safe(text: str, limit: int = LONGEST_VALUE) -> str:

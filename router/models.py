@@ -7,7 +7,7 @@ The one rule: a request goes only to replicas that serve its model; an unknown m
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -45,6 +45,10 @@ def cards(models: Iterable[Mapping[str, Any]]) -> list[Card]:
     return found
 
 
+_NO_OBJECT: Final = Prompt(0, (), "none", "the body is not a JSON object")
+_NO_TOKENIZER: Final = Prompt(0, (), "none", "no tokenizer is ready for this model yet")
+
+
 class Served(Value, frozen=True):
     """One model name a request may ask for: how its prompt is read and where its chains start."""
 
@@ -53,16 +57,20 @@ class Served(Value, frozen=True):
     chain: Chain
 
     def at_once(self, ask: Ask) -> Prompt | None:
-        """The prompt of a chat that is read in a few microseconds; None of any other, which `read` takes."""
-        if self.reader is None or ask.body is None or ask.route != CHAT or not PLAIN.issuperset(ask.body):
+        """The prompt of a chat that is read in a few microseconds, or none to read; None of what `read` takes."""
+        if ask.body is None:
+            return _NO_OBJECT
+        if self.reader is None:
+            return _NO_TOKENIZER
+        if ask.route != CHAT or not PLAIN.issuperset(ask.body):
             return None
         return self.reader.at_once(ask.body, self.chain)
 
     async def read(self, ask: Ask) -> Prompt:
         if ask.body is None:
-            return Prompt(0, (), "none", "the body is not a JSON object")
+            return _NO_OBJECT
         if self.reader is None:
-            return Prompt(0, (), "none", "no tokenizer is ready for this model yet")
+            return _NO_TOKENIZER
         batch = batched(ask.route, ask.body)
         if batch is not None:
             prompt = await self.reader.read(ask.route, batch.body, self.chain)

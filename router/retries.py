@@ -92,9 +92,9 @@ class Retries:
     def __repr__(self) -> str:
         return f"<Retries at most {self.most}>"
 
-    def begun(self, request: Request, method: bytes) -> "Tries":
-        """A client's request is about to be sent for the first time."""
-        self.budget.asked(self.clock())
+    def begun(self, request: Request, method: bytes, began_s: float) -> "Tries":
+        """A client's request, which began then, is about to be sent for the first time."""
+        self.budget.asked(began_s)
         return Tries(self, request, method)
 
 

@@ -35,11 +35,9 @@ def usage(tail: bytes) -> Usage:
     if start < 0:
         return UNKNOWN
     said = tail[start:]
-    prompt, output, cached = (
-        _figure(said, b'"prompt_tokens"'),
-        _figure(said, b'"completion_tokens"'),
-        _figure(said, b'"cached_tokens"'),
-    )
+    prompt = _figure(said, b'"prompt_tokens"')
+    output = _figure(said, b'"completion_tokens"')
+    cached = _figure(said, b'"cached_tokens"')
     if cached is None:
         cached = _figure(said, b'"cache_read_input_tokens"')
     if output is None:
@@ -55,22 +53,24 @@ def usage(tail: bytes) -> Usage:
 
 def _figure(said: bytes, name: bytes) -> int | None:
     """The last number of this name. Searching for the name costs a fifth of an expression that tries every quote."""
-    before, found, rest = said.rpartition(name)
-    if not found:
-        return None
-    value, digits = 0, 0
-    for place in range(len(rest)):
-        byte = rest[place]
-        if 48 <= byte <= 57:  # 0 to 9
-            value, digits = 10 * value + byte - 48, digits + 1
-        elif digits or byte not in (58, 32, 9, 10, 13):  # a colon, or white space
-            break
-    return value if digits else _figure(before, name)
+    at = said.rfind(name)
+    while at >= 0:
+        value, digits = 0, 0
+        for place in range(at + len(name), len(said)):
+            byte = said[place]
+            if 48 <= byte <= 57:  # 0 to 9
+                value, digits = 10 * value + byte - 48, digits + 1
+            elif digits or byte not in (58, 32, 9, 10, 13):  # a colon, or white space
+                break
+        if digits:
+            return value
+        at = said.rfind(name, 0, at)
+    return None
 
 
 def error_event(tail: bytes) -> bool:
     """Whether an event stream told an error under its status 200 (an engine that died mid-stream does)."""
-    return b'data: {"error"' in tail or b"event: error\n" in tail
+    return tail.rfind(b"error") >= 0 and (b'data: {"error"' in tail or b"event: error\n" in tail)
 
 
 def clients_fault(tail: bytes) -> bool:
@@ -80,4 +80,4 @@ def clients_fault(tail: bytes) -> bool:
 
 def aborted(tail: bytes) -> bool:
     """Whether the engine answered 200 but gave up the request, as one that is shutting down does."""
-    return b'"abort"' in tail and _ABORTED.search(tail) is not None
+    return tail.rfind(b'"abort"') >= 0 and _ABORTED.search(tail) is not None  # backwards takes half as long

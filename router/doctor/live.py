@@ -20,7 +20,7 @@ from router.doctor.parts import Asked, asked
 from router.doctor.sketches import Loss, Sketch, leading, loss, sketch
 from router.prompt_bodies import BYTES_PER_TOKEN
 
-EARNED_PER_REQUEST_S = 1e-6
+EARNED_PER_REQUEST_S = 2e-7
 EARNED_PER_SECOND_S = 2e-3
 _MOST_EARNED_S = 0.02
 _MOST_BYTES = 512 * 1024

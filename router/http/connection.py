@@ -5,6 +5,7 @@ nothing is copied for an event of a stream. Not here: which connection, and when
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 import httptools
@@ -21,29 +22,33 @@ _STATUS_BYTES: Final = len(b"HTTP/1.1 200 \r\n")  # of a status line without its
 _FIRST_BYTES: Final = 16  # of any other reply, if its first event is not shorter: enough to tell what that is
 
 
+def _nowhere(_: bytes) -> None: ...
+
+
 class ReplicaConnection(asyncio.Protocol):
     """One connection to a replica, serving one exchange at a time; also the `Source` of that exchange's reply."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._reply: Reply | None = None
+        self._write: Callable[[bytes], None] = _nowhere
         self._small = False
         self._ending: asyncio.Future[Ending] | None = None
-        self._parser = httptools.HttpResponseParser(self)
+        self._feed: Final[Callable[[bytes], None]] = (parser := httptools.HttpResponseParser(self)).feed_data
+        self._parser: Final = parser
         self._tail = Tail()
         self._loop = asyncio.get_running_loop()
 
     def started(self, request: bytes, reply: Reply, attempt: Attempt, head_only: bool) -> asyncio.Future[Ending]:
         """Send a request; what is returned is done when its reply has ended."""
-        self._reply = reply
+        self._reply, self._write = reply, reply.write
         self._attempt = attempt
         self._ear = attempt.ear
         ending = self._ending = self._loop.create_future()
         self._head = self._first = self._reason = b""
         self._tail.begun()
-        self._wanted_bytes = _FIRST_BYTES
+        self._wanted_bytes, self._status = _FIRST_BYTES, 0
         self._headers: Headers = []
-        self._status = 0
         self._head_complete = self.headed = self._begun = self._flowing = False
         self._complete = self._reusable = self._surplus = False
         self._event_stream = self._delimited_by_close = self.paused = False
@@ -83,7 +88,7 @@ class ReplicaConnection(asyncio.Protocol):
         if len(data) > READ_BYTES:
             self._read_little()
         try:
-            self._parser.feed_data(data)
+            self._feed(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._broke_off(f"the replica's bytes are not valid HTTP: {error}")
             return
@@ -93,7 +98,7 @@ class ReplicaConnection(asyncio.Protocol):
         if self._complete:
             data = without_empty_lines(data, self._headers, self._tail.last)
         if self._flowing:
-            reply.write(data)
+            self._write(data)
         elif self.headed:
             self._pass_on(data)
         elif self._ready():
@@ -250,7 +255,7 @@ class ReplicaConnection(asyncio.Protocol):
             if self._small:
                 self._small = False
                 read_by(self.transport, self)
-            self._attempt, self._ear = NOBODY, None  # while idle, hold nothing of the last one
+            self._attempt, self._ear, self._write = NOBODY, None, _nowhere  # while idle, hold nothing of the last one
             self._tail.begun()
             self._pool.kept(self)
         else:

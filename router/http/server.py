@@ -32,8 +32,7 @@ class ClientConnection(asyncio.Protocol):
     """One client socket; also the `Reply` of the request being served on it."""
 
     def __init__(self, listener: Listener) -> None:
-        self._listener = listener
-        self._limits = listener.limits
+        self._listener, self._limits = listener, listener.limits
         self._parser = httptools.HttpRequestParser(self)
         self._ahead = b""
         self._waiting: deque[tuple[Call, bool, int]] = deque()
@@ -53,6 +52,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport = transport  # type: ignore[assignment]  # TCP, so a full transport
+        self._send, self._leaves = self._transport.write, self._transport.is_closing  # looked up once, not per event
         self._transport.set_write_buffer_limits(high=_UNSENT_BYTES)
         peer = transport.get_extra_info("peername")
         self._peer = str(peer[0]) if peer else "unknown"
@@ -281,8 +281,8 @@ class ClientConnection(asyncio.Protocol):
             data = b"%x\r\n%b\r\n" % (len(data), data)
         if self._kept:
             data, self._kept = self._kept + data, b""
-        if not self._transport.is_closing():  # the client left; the task that serves it learns of it next
-            self._transport.write(data)
+        if not self._leaves():  # the client left; the task that serves it learns of it next
+            self._send(data)
 
     def flush(self) -> None:
         if self._kept:

@@ -76,10 +76,10 @@ class Tail:
         self._usage = self._usage and _continued(self._usage, piece)
         self._error = self._error and _continued(self._error, piece)
         seen = self._edge + piece
-        if _USAGE in seen:  # forwards, most of it is skipped
-            at = seen.rfind(_USAGE)
+        at = seen.rfind(_USAGE)  # backwards takes half as long
+        if at >= 0:
             self._usage = seen[at : at + _SAID_BYTES]
-        if not self._error and _ERROR in seen:
+        if not self._error and seen.rfind(_ERROR) >= 0:
             for word in _ERRORS:
                 at = seen.find(word)
                 if at >= 0:

@@ -9,7 +9,7 @@ LOADS = {"r1": 0, "r2": 0}
 
 
 def aside(trials=(), loads=LOADS) -> Aside:
-    return Aside(lambda: trials, loads.__getitem__)
+    return Aside(trials, loads.__getitem__)
 
 
 def test_nobody_stands_aside_at_first():

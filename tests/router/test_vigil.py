@@ -151,6 +151,9 @@ class NoReply:
     framed = True
     source = None
 
+    def write(self, data):
+        raise AssertionError("nothing is passed on")
+
 
 async def exchanging(upstream: Upstream) -> asyncio.Task:
     connection = ReplicaConnection(upstream)
@@ -174,7 +177,7 @@ async def test_what_follows_from_a_question(error, alone, out):
     upstream, book, aside = (
         Upstream("127.0.0.1", 1, timeouts=Timeouts(idle_s=None)),
         Book(alone=alone),
-        Aside(tuple, len),
+        Aside((), len),
     )
     asked = asyncio.Event()
 
@@ -205,7 +208,7 @@ class Slow:
         self.questions: list[asyncio.Future[None]] = []
         self.upstream = Upstream("127.0.0.1", 1, timeouts=Timeouts(idle_s=None))
         self.book = Book()
-        self.vigil = Vigil({"r1": self.upstream}, self.book, Aside(tuple, len), self.ask, hung_s=0.2)
+        self.vigil = Vigil({"r1": self.upstream}, self.book, Aside((), len), self.ask, hung_s=0.2)
 
     async def ask(self, name: str) -> None:
         self.questions.append(asyncio.get_running_loop().create_future())
@@ -282,7 +285,7 @@ async def test_nobody_is_asked_while_nothing_waits():
     async def ask(name: str) -> None:
         asked.append(name)
 
-    async with Vigil(upstreams, Book(), Aside(tuple, len), ask, hung_s=0.01):
+    async with Vigil(upstreams, Book(), Aside((), len), ask, hung_s=0.01):
         await until(lambda: upstreams.looks > 5)
     assert asked == []
 

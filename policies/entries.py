@@ -33,9 +33,9 @@ class Entry:
     """What the index may believe of it; less than its capacity while running requests pin what it will not find."""
     engine_block_tokens: int | None = None
     caching: bool = True
-    landed_blocks: int | None = None
+    ended_blocks: int | None = None
     """Of prompts that ended since it was asked for a report, in which they may still run; None while none is asked."""
-    landed_requests: int = 0
+    ended_requests: int = 0
     """How many those are."""
     others: int = 0
     """Requests it has beside ours, by its last report: of other routers, or of clients that go past this one."""
@@ -78,12 +78,12 @@ class Entry:
         tokens = blocks * block_tokens
         return (tokens - tokens % self.engine_block_tokens) // block_tokens
 
-    def landed(self, flight: Flight) -> None:
+    def ended(self, flight: Flight) -> None:
         """A request is on its way no more."""
         self.row = None
-        if self.landed_blocks is not None:
-            self.landed_blocks += len(flight.request.blocks)
-            self.landed_requests += 1
+        if self.ended_blocks is not None:
+            self.ended_blocks += len(flight.request.blocks)
+            self.ended_requests += 1
         if flight.prefilling:
             self.pending_prefill_tokens -= flight.uncached_tokens
 
@@ -112,10 +112,10 @@ class Entry:
             own_tokens = self.engine_block_tokens or block_tokens
             self.capacity.stated_blocks = report.capacity_blocks * own_tokens // block_tokens
         if report.running is not None:
-            ours = len(self.flights) + self.landed_requests
+            ours = len(self.flights) + self.ended_requests
             self.others = max(0, report.running + (report.waiting or 0) - ours)
-        coming = sum([len(flight.request.blocks) for flight in self.flights.values()]) + (self.landed_blocks or 0)
-        self.landed_blocks, self.landed_requests = None, 0
+        coming = sum([len(flight.request.blocks) for flight in self.flights.values()]) + (self.ended_blocks or 0)
+        self.ended_blocks, self.ended_requests = None, 0
         self.capacity.pinned(report.kv_used_fraction, coming)
 
 

@@ -103,7 +103,7 @@ class Fleet:
     def asked(self, name: str) -> None:
         """A report is on its way. It was made before it comes: what ends meanwhile may be running in it."""
         entry = self._entry(name)
-        entry.landed_blocks = entry.landed_requests = 0
+        entry.ended_blocks = entry.ended_requests = 0
 
     def reported(self, name: str, report: Report, now_s: float) -> None:
         """A replica spoke of itself."""
@@ -199,7 +199,7 @@ class Fleet:
 
         `output_blocks` are the keys that continue the request's own blocks. What else it generated takes room.
         """
-        flight = self._landed(request)
+        flight = self._ended(request)
         entry = self._entries[flight.replica]
         if entry.present and flight.generated[0]:
             nameless, used = entry.generated_blocks(flight, self.block_tokens)
@@ -218,7 +218,7 @@ class Fleet:
 
     def failed(self, request: Request) -> None:
         """It did not serve the request: blocks it has not computed, and that nobody else brings, are withdrawn."""
-        flight = self._landed(request)
+        flight = self._ended(request)
         entry = self._entries[flight.replica]
         if entry.present and flight.prefilling:
             coming = (other.request.blocks for other in entry.flights.values() if other.prefilling)
@@ -316,11 +316,11 @@ class Fleet:
         except KeyError:
             raise FleetError(f"request {request.id!r} is not on its way") from None
 
-    def _landed(self, request: Request) -> Flight:
+    def _ended(self, request: Request) -> Flight:
         flight = self._flight(request)
         entry = self._entries[flight.replica]
         del self._flights[request.id], entry.flights[request.id]
-        entry.landed(flight)
+        entry.ended(flight)
         return flight
 
     def _forget_if_idle(self, entry: Entry) -> None:

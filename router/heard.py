@@ -21,6 +21,7 @@ from router.prompt_bodies import Prompt
 _log: Final = logging.getLogger("router.heard")
 
 _SLICE_BYTES: Final = 64 * 1024  # of a stream, read at once: 0.2 ms
+_END_BYTES: Final = 8 * 1024  # of a stream, in which its last words are; backwards a look takes half as long
 _MOST_BYTES: Final = 256 * 1024  # of a reply in one piece; characters of a stream's text
 _MOST_THREADED: Final = 64  # answers on their way to a thread; what comes beyond is not entered
 _BEFORE, _BETWEEN, _BEHIND, _DONE = b"data: ", b"\n\ndata: ", b"\n\n", b"data: [DONE]"
@@ -33,6 +34,7 @@ class Heard:
         "_bytes",
         "_finished",
         "_given_up",
+        "_lines",
         "_pieces",
         "_spoken",
         "_streamed",
@@ -44,6 +46,8 @@ class Heard:
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self._bytes = 0
+        self._lines = 0
+        """Line ends so far; an event has two. Counted as they pass: many streams end together."""
         self._streamed: bool | None = None
         self._given_up = False
         self._text: list[str] = []
@@ -62,6 +66,7 @@ class Heard:
             return
         self._pieces.append(piece)
         self._bytes += len(piece)
+        self._lines += piece.count(b"\n")
         if self._bytes > _SLICE_BYTES and self._is_stream():
             self._read(last=False)
         if self._bytes > _MOST_BYTES or self._text_chars > _MOST_BYTES:
@@ -74,9 +79,7 @@ class Heard:
             return None
         if not self._is_stream():
             return answer_of(b"".join(self._pieces))
-        self._pieces = [b"".join(self._pieces)]
-        # It was cut, or ended for another reason. Backwards takes half as long.
-        if self._finished is None and self._pieces[0].rfind(b'"stop"') < 0:
+        if self._finished is None and self._end().rfind(b'"stop"') < 0:  # it was cut, or ended for another reason
             return None
         self._read(last=True)
         if self._given_up or self._finished != "stop":
@@ -92,10 +95,14 @@ class Heard:
             return 0
         if self._finished == "stop":
             return self._spoken + 1
-        data = b"".join(self._pieces)
-        if data.rfind(b'"completion_tokens"') >= 0:
+        if self._end().rfind(b'"completion_tokens"') >= 0:
             return 0
-        return max(0, self._spoken + data.count(_BETWEEN) - (0 if self._spoken else 1))
+        return max(0, self._lines // 2 - 2)
+
+    def _end(self) -> bytes:
+        """Where a stream says why it ended and what it took. A look through all of a long one holds up others."""
+        self._pieces = [b"".join(self._pieces)]
+        return self._pieces[0][-_END_BYTES:]
 
     def _is_stream(self) -> bool:
         if self._streamed is None:

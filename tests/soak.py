@@ -26,6 +26,7 @@ REPLICAS = 4
 CLIENTS = 24
 PATIENCE_S = 30.0
 _REST_S = 15.0
+_CACHE_BYTES = 8 * 2**20  # of known text; full before memory is looked at first, or that would grow for an hour
 _WORDS = ("river", "stone", "cloud", "paper", "green", "under", "quick", "seven", "light", "north")
 _FAULTS = ("kill", "stop", "drain", "remove", "slow", "error", "cut", "hang")
 
@@ -240,6 +241,7 @@ async def soaked(seconds: float, seed: int = 1) -> tuple[Soak, list[str]]:
     replicas = [Emulated(f"r{number + 1}") for number in range(REPLICAS)]
     listed = ",".join(f"{one.name}={one.url}" for one in replicas)
     limits = ("timeouts.first_byte_s=4", "timeouts.idle_s=4", "drain_s=5", "health.slow_start_s=1", "log.level=error")
+    limits += (f"limits.prompt_cache_bytes={_CACHE_BYTES}",)
     words = [word for limit in (f"replicas={listed}", *limits) for word in ("--set", limit)]
     try:
         for one in replicas:

@@ -100,6 +100,8 @@ class Gateway:
     async def explained(self, call: Call) -> dict[str, Any]:
         """A dry run: what would be chosen for this call and why; nothing is sent or remembered."""
         guest = self.tenants.named(call.header(TENANT))
+        if self._turns.over:
+            await self._turns.next()
         ask, served, call = self._asked(call, guest)
         prompt = served.at_once(ask) or await served.read(ask)
         request = self._request(call, ask, served, prompt, guest, self._sessions.known)

@@ -25,16 +25,18 @@ _END_BYTES: Final = 8 * 1024  # of a stream, in which its last words are; backwa
 _MOST_BYTES: Final = 256 * 1024  # of a reply in one piece; characters of a stream's text
 _MOST_THREADED: Final = 64  # answers on their way to a thread; what comes beyond is not entered
 _BEFORE, _BETWEEN, _BEHIND, _DONE = b"data: ", b"\n\ndata: ", b"\n\n", b"data: [DONE]"
+_NEXT: Final = b"\ndata: "  # after the end of any line: a comment, another field, one that ends with CRLF
 
 
 class Heard:
     """One reply as far as it came; given up once it is none of ours."""
 
     __slots__ = (
+        "_begun",
         "_bytes",
+        "_edge",
         "_finished",
         "_given_up",
-        "_lines",
         "_pieces",
         "_spoken",
         "_streamed",
@@ -46,8 +48,10 @@ class Heard:
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self._bytes = 0
-        self._lines = 0
-        """Line ends so far; an event has two. Counted as they pass: many streams end together."""
+        self._begun = 0
+        """Events of a stream after its first. Counted as they pass: many streams end together."""
+        self._edge = b""
+        """Where one of them may begin that the next piece goes on with."""
         self._streamed: bool | None = None
         self._given_up = False
         self._text: list[str] = []
@@ -66,7 +70,8 @@ class Heard:
             return
         self._pieces.append(piece)
         self._bytes += len(piece)
-        self._lines += piece.count(b"\n")
+        self._begun += (self._edge + piece).count(_NEXT)
+        self._edge = piece[1 - len(_NEXT) :]
         if self._bytes > _SLICE_BYTES and self._is_stream():
             self._read(last=False)
         if self._bytes > _MOST_BYTES or self._text_chars > _MOST_BYTES:
@@ -97,10 +102,13 @@ class Heard:
             return self._spoken + 1
         if self._end().rfind(b'"completion_tokens"') >= 0:
             return 0
-        return max(0, self._lines // 2 - 2)
+        return max(0, self._begun - 1)
 
     def _end(self) -> bytes:
-        """Where a stream says why it ended and what it took. A look through all of a long one holds up others."""
+        """Where a stream says why it ended and what it took. A look through all of a long one holds up others.
+
+        A last event longer than that hides it: then the answer is not entered.
+        """
         self._pieces = [b"".join(self._pieces)]
         return self._pieces[0][-_END_BYTES:]
 
@@ -182,15 +190,16 @@ class Answers:
         if output_tokens is not None and (prompt.tokens + output_tokens - 1) // request.block_tokens <= named:
             return prompt.stored
         try:
-            return self._known(heard, rest, request, prompt, name)
+            return self._known(heard, rest, request, prompt, name, output_tokens)
         except Exception as error:  # whose load is released next; only its kind: the text may quote the answer
             _log.error("the answer to request %s can't be read (%s)", request.id, type(error).__name__)
             return prompt.stored
 
-    def _known(self, heard: Heard, rest: bytes, request: Request, prompt: Prompt, name: str) -> Sequence[bytes]:
+    def _known(
+        self, heard: Heard, rest: bytes, request: Request, prompt: Prompt, name: str, output_tokens: int | None
+    ) -> Sequence[bytes]:
         answer = heard.answer(rest)
-        uncounted = heard.uncounted_tokens()
-        if uncounted:
+        if output_tokens is None and (uncounted := heard.uncounted_tokens()):
             self._fleet.generated(request, uncounted)
         if answer is None or prompt.opened is None:
             return prompt.stored

@@ -62,7 +62,7 @@ class Budget:
         late = now_s >= self._turn_s + WINDOW_S / 2
         self._before = [0, 0] if late else self._now
         self._now = [0, 0]
-        self._turn_s = now_s + WINDOW_S / 2
+        self._turn_s = (now_s if late else self._turn_s) + WINDOW_S / 2  # else what is older than a window would count
 
 
 class Retries:

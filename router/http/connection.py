@@ -255,7 +255,7 @@ class ReplicaConnection(asyncio.Protocol):
             if self._small:
                 self._small = False
                 read_by(self.transport, self)
-            self._attempt, self._ear, self._write = NOBODY, None, _nowhere  # while idle, hold nothing of the last one
+            self._attempt, self._ear = NOBODY, None  # while idle, hold nothing of the last one
             self._tail.begun()
             self._pool.kept(self)
         else:
@@ -277,7 +277,7 @@ class ReplicaConnection(asyncio.Protocol):
         """End an exchange of which nothing was passed on; whoever waits for it is told `error`."""
         if self._reply is None or self.headed:
             return
-        ending, self._reply, self._ending = self._ending, None, None
+        ending, self._reply, self._ending, self._write = self._ending, None, None, _nowhere
         if closing:
             self.transport.abort()
         else:
@@ -286,7 +286,7 @@ class ReplicaConnection(asyncio.Protocol):
             ending.set_exception(error)
 
     def _end(self, *, whole: bool, detail: str = "", given_up: bool = False) -> None:
-        ending, self._reply, self._ending = self._ending, None, None
+        ending, self._reply, self._ending, self._write = self._ending, None, None, _nowhere
         if ending is not None and not ending.done():
             tail, said = self._tail.whole(), self._tail.said()
             ending.set_result(Ending(self._status, whole, detail, self._event_stream, tail, given_up, said))

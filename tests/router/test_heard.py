@@ -106,6 +106,45 @@ def test_the_tokens_of_a_stream_without_usage_are_its_events(finish: str, tokens
     assert uncounted(stream(["word "] * tokens, (5, tokens + 1), finish=finish)) == 0
 
 
+@pytest.mark.parametrize(
+    "otherwise",
+    [
+        lambda told: told.replace(b"\n\n", b"\n\n: keep-alive\n\n"),
+        lambda told: told.replace(b"data: {", b"event: message\ndata: {"),
+        lambda told: told.replace(b"data: {", b"id: 7\nevent: message\ndata: {"),
+        lambda told: told.replace(b"\n", b"\r\n"),
+    ],
+    ids=["comments", "events", "ids", "crlf"],
+)
+@pytest.mark.parametrize("size", [7, 50, 2048])
+def test_only_events_with_data_count_as_tokens(otherwise, size: int) -> None:
+    told = stream(["word "] * 40, None, finish="length")
+    first, rest = told.split(b"\n\n", 1)
+    assert uncounted(first + b"\n\n" + otherwise(rest), size) == 41
+
+
+def test_an_answer_whose_last_words_are_hidden_by_a_longer_event_is_not_entered() -> None:
+    told = stream(["word "] * 40, (5, 41)).replace(b"data: [DONE]", b'data: {"choices":[],"x":"%b"}\n\ndata: [DONE]')
+    assert heard(told % (b"y" * 100)) == Answer("word " * 40, 5, 41)
+    assert heard(told % (b"y" * 9000)) is None
+
+
+async def test_a_count_that_was_told_is_not_guessed_again() -> None:
+    told = stream(["word "] * 40, (5, 41), finish="length")
+    told = told.replace(b"data: [DONE]", b'data: {"choices":[],"x":"%b"}\n\ndata: [DONE]' % (b"y" * 9000))
+    listening, fleet = Heard(), Fleet(block_tokens=16)
+    messages = {"messages": [{"role": "user", "content": TEXT}]}
+    prompt = await local_reader(TINY, block_tokens=16).read(CHAT, messages, Chain.root("m"))
+    request = replace(sample_request(), blocks=prompt.blocks, prompt_tokens=prompt.tokens, block_tokens=16)
+    fleet.joined("r1")
+    fleet.sent(request, "r1")
+    fleet.generated(request, 41)
+    listening.heard(told[:-4096])
+    Answers(fleet).stored(listening, told[-4096:], request, prompt, "r1", 41)
+    fleet.done(request)
+    assert fleet.held_blocks("r1") == (prompt.tokens + 41 - 1) // 16
+
+
 @pytest.mark.parametrize("reply", [b'{"choices": []}', b"", b"data: [DONE]\n\n", stream(["a"], None)[7:]])
 def test_what_is_no_stream_has_no_uncounted_tokens(reply: bytes) -> None:
     assert uncounted(reply) == 0

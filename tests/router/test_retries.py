@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from router.retries import FLOOR, WINDOW_S, Budget, gave_up
@@ -277,6 +277,7 @@ async def test_what_exceeds_the_budget_is_passed_on_and_counted():
         assert "router_retries_denied_total 5.0" in up.metrics.exposition().decode()
 
 
+@example([("spent", pause_s) for pause_s in (0.0,) * 7 + (6.0, 8.0, 8.0, 8.0)], 0.0)  # the first are too old at last
 @given(
     st.lists(st.tuples(st.sampled_from(["asked", "spent"]), st.floats(0, 8)), max_size=200),
     st.floats(0, 1),

@@ -1,10 +1,13 @@
 """Requests that arrive together, on a clock that only their reading moves."""
 
 import asyncio
+import itertools
 
 import pytest
 
+from router.http.messages import Call
 from router.turns import TURN_S, Turns
+from tests.fakes import fake_replica, router_over
 
 
 class Clock:
@@ -51,6 +54,16 @@ async def test_one_that_leaves_while_it_waits_holds_up_nobody():
     waiting.cancel()
     await asyncio.wait([waiting])
     await asyncio.wait_for(turns.next(), 5.0)
+
+
+async def test_dry_runs_take_turns_too():
+    async with fake_replica() as replica, router_over(replica) as up:
+        up.gateway._turns = Turns(itertools.count(0.0, TURN_S * 2).__next__)
+        call = Call(b"POST", b"/v1/completions", [], b'{"model": "m", "prompt": "hi"}', b"h", "p", {})
+        first, second = (asyncio.ensure_future(up.gateway.explained(call)) for _ in range(2))
+        await asyncio.sleep(0)
+        assert (first.done(), second.done()) == (True, False)
+        assert (await asyncio.wait_for(second, 5.0))["route"] == "/v1/completions"
 
 
 def test_repr():

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.http.connection import ReplicaConnection
-from router.http.exchange import TimedOut, Timeouts
+from router.http.exchange import NOBODY, BrokenOff, TimedOut, Timeouts
 from router.http.reading import READ_BYTES
 from router.http.upstream import Upstream
 from router.usage import usage
@@ -647,3 +647,20 @@ async def test_an_idle_connection_holds_nothing_of_its_last_exchange():
     del attempt, reply, going
     await asyncio.sleep(0)
     assert [ref() for ref in held] == [None, None]
+
+
+@pytest.mark.parametrize("cut", [False, True])
+async def test_a_closed_connection_holds_nothing_of_its_last_reply(cut):
+    """Itself it is a circle with its parser, so it stays until the collector looks."""
+    connection = ReplicaConnection(Upstream("127.0.0.1", 1, timeouts=Timeouts(idle_s=None)))
+    connection.connection_made(FakeTransport())
+    reply = Kept(True)
+    held = weakref.ref(reply)
+    ending = connection.started(b"POST", reply, NOBODY, False)
+    head = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 20\r\n\r\n"
+    connection.data_received(head + b"x" * 20 if not cut else head)
+    connection.connection_lost(None)
+    ended = await asyncio.gather(ending, return_exceptions=True)
+    assert isinstance(ended[0], BrokenOff) is cut
+    del reply, ending, ended
+    assert held() is None

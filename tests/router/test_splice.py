@@ -1,6 +1,7 @@
 """The one edit of a body: whatever JSON it is, one salt, and everything else byte for byte."""
 
 import json
+import sys
 
 import orjson
 import pytest
@@ -136,9 +137,13 @@ def test_reading_a_part_cuts_what_reading_all_members_cuts(members, space, escap
 
 
 def test_a_body_too_deep_to_cut_is_refused():
+    """Python 3.12 and later cut as deep as is read at all."""
     raw = b'{"cache_salt":1,"a":' + b"[" * 1000 + b"]" * 1000 + b"}"
-    with pytest.raises(BadRequest, match="nested too deeply"):
-        salted(raw, orjson.loads(raw), "S")
+    if sys.version_info < (3, 12):
+        with pytest.raises(BadRequest, match="nested too deeply"):
+            salted(raw, orjson.loads(raw), "S")
+    else:
+        assert orjson.loads(salted(raw, orjson.loads(raw), "S"))["cache_salt"] == "S"
 
 
 SELECTING = {

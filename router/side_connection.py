@@ -6,10 +6,11 @@ The one rule: what could not be read is repeated neither to the client nor in th
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from aiohttp.http_exceptions import LineTooLong
 
-from router.errors import BadRequest, ClientTooSlow, HeadTooLarge, RequestError
+from router.errors import BadRequest, ClientTooSlow, HeadTooLarge, NotImplementedHere, RequestError
+from router.http.heads import checked_host
 from router.http.patience import BODY, HEAD, Progress
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -85,9 +86,28 @@ async def followed(request: web.Request, handler: Handler) -> web.StreamResponse
     assert isinstance(connection, SideConnection)  # noqa: S101 -- `taking_over` makes no others
     connection.begun(request)
     try:
-        return await handler(request)
+        wrong = _wrong(request)
+        if wrong is None:
+            return await handler(request)
+        response = error_response(wrong)
+        response.force_close()
+        return response
     finally:
         connection.ended()
+
+
+def _wrong(request: web.Request) -> RequestError | None:
+    """What is wrong with a request that aiohttp lets pass: what follows it on its connection is not to be read."""
+    if request.method == "CONNECT":
+        return NotImplementedHere("CONNECT is not accepted: this is no forward proxy")
+    hosts = request.headers.getall("Host", [])
+    if len(hosts) != 1 and (hosts or request.version >= HttpVersion11):  # RFC 9112 §3.2
+        return BadRequest(f"the request has {len(hosts)} Host headers; send exactly one")
+    try:
+        checked_host("".join(hosts).encode("utf-8", "surrogateescape"))
+    except BadRequest as error:
+        return error
+    return None
 
 
 def taking_over(server: web.Server, header_bytes: int) -> Callable[[], SideConnection]:

@@ -51,6 +51,7 @@ TESTED_ELSEWHERE = {
 OF_SEVERAL_MODULES = {
     "test_fuzz.py",  # every parser that is ours
     "test_hostile.py",  # the whole router, as those who mean harm use it
+    "test_refused_requests.py",  # both readers of requests, on bytes that are no HTTP
     "test_reported.py",  # the whole router, against faults of other routers
     "test_soak.py",  # the whole router, while everything around it fails
     "test_clients.py",  # the whole router, as client libraries use it

@@ -26,6 +26,8 @@ _OURS: Final = (b"host", b"content-length", b"transfer-encoding", b"expect")
 """What a request's reader needs, and whoever writes it anew says again."""
 _NAMES_NOBODY: Final = (b"keep-alive", b"close")  # what Connection says of itself alone
 _ONCE: Final = {b"host": "Host", b"authorization": "Authorization"}
+_HOST: Final = b"!$%&'()*+,-.0123456789:;=ABCDEFGHIJKLMNOPQRSTUVWXYZ[]_abcdefghijklmnopqrstuvwxyz~"
+"""What a host and its port are written in (RFC 3986 §3.2.2)."""
 _USUAL: Final = (
     b"accept",
     b"accept-encoding",
@@ -111,6 +113,8 @@ def request_head(headers: Headers, body_bytes: int) -> tuple[Headers, dict[bytes
         if field.ours:
             if key == b"content-length" and int(value) > body_bytes:
                 raise BodyTooLarge.over(body_bytes)
+            if key == b"host":
+                checked_host(value)
             if key == b"transfer-encoding" and value.strip().lower() != b"chunked":
                 raise NotImplementedHere("Transfer-Encoding other than chunked is not accepted")
         elif not field.hop_by_hop:
@@ -124,6 +128,19 @@ def request_head(headers: Headers, body_bytes: int) -> tuple[Headers, dict[bytes
             if key not in passed_on and key != b"connection" and not field_of(key).ours:
                 del named[key]
     return kept, named
+
+
+def minor_of(version: str) -> int:
+    """The minor version of HTTP/1. Raises `BadRequest` for any other: llhttp reads 0.9 and 2.0 just as well."""
+    if version not in ("1.0", "1.1"):
+        raise BadRequest(f"HTTP/{version} is not accepted; send HTTP/1.1")
+    return int(version == "1.1")
+
+
+def checked_host(value: bytes) -> None:
+    """Raises `BadRequest` for what can't be a host (RFC 9112 §3.2); none at all may be one."""
+    if value.translate(None, _HOST):
+        raise BadRequest("the request's Host header is no host and port")
 
 
 def without_hop_by_hop(headers: Headers) -> Headers:
@@ -143,7 +160,11 @@ def without_hop_by_hop(headers: Headers) -> Headers:
 def without_upgrade(headers: Headers) -> bytes:
     """The lines of a request's headers and the empty line behind them, less what asks for another protocol."""
     names = (b"connection", b"upgrade", b"http2-settings")
-    return b"%b\r\n" % b"".join([b"%b: %b\r\n" % field for field in headers if field[0].lower() not in names])
+    lines = [b"%b: %b\r\n" % field for field in headers if field[0].lower() not in names]
+    said = [value for name, value in headers if name.lower() == b"connection"]
+    if any(token.strip().lower() == b"close" for value in said for token in value.split(b",")):
+        lines.append(b"Connection: close\r\n")
+    return b"%b\r\n" % b"".join(lines)
 
 
 def is_plain(data: bytes, end: int) -> bool:

@@ -13,7 +13,7 @@ from typing import Final
 import httptools
 
 from router.errors import BadRequest, BodyTooLarge, ClientTooSlow, HeadTooLarge, RequestError
-from router.http.heads import request_head, without_upgrade
+from router.http.heads import minor_of, request_head, without_upgrade
 from router.http.listener import Listener
 from router.http.messages import Call, Framing, Headers, Source, joined, origin_form
 from router.http.patience import BODY, HEAD, KEPT, Progress
@@ -115,7 +115,7 @@ class ClientConnection(asyncio.Protocol):
             if untold:  # llhttp tells only of whole headers; one without an end must not grow
                 self._untold_bytes += len(data)
                 if self._untold_bytes > self._limits.header_bytes:
-                    raise self._head_too_large()
+                    raise self._refused(HeadTooLarge.over(self._limits.header_bytes))
         except httptools.HttpParserUpgrade as upgrade:
             if not self._waiting[-1][0].method:  # CONNECT: what comes behind it is no HTTP
                 return
@@ -128,9 +128,8 @@ class ClientConnection(asyncio.Protocol):
             self._feed(head + data[upgrade.args[0] :], repeated=True)
 
     def on_message_begin(self) -> None:
-        self._boundary = False
+        self._boundary, self._head_open = False, True
         self._requests += 1
-        self._head_open = True
         self._untold_bytes = self._body_bytes = 0
         self._url, self._headers = b"", []
         self._body: list[bytes | bytearray] = []
@@ -142,15 +141,12 @@ class ClientConnection(asyncio.Protocol):
         if self._head_open:  # a trailer is no header: what it says came too late to be checked
             self._headers.append((name, value))
 
-    def _head_too_large(self) -> RequestError:
-        return self._refused(HeadTooLarge.over(self._limits.header_bytes))
-
     def on_headers_complete(self) -> None:
         self._head_open = False
         if self._fed_bytes > self._limits.header_bytes:  # the head's and whatever came with it
             size_bytes = len(self._url) + sum([len(name) + len(value) + 4 for name, value in self._headers])
             if size_bytes > self._limits.header_bytes:
-                raise self._head_too_large()
+                raise self._refused(HeadTooLarge.over(self._limits.header_bytes))
         self._untold_bytes = 0
         try:
             self._passed_on, named = request_head(self._headers, self._limits.body_bytes)
@@ -190,7 +186,10 @@ class ClientConnection(asyncio.Protocol):
             self._waiting.append((_NO_POST, False, 1))
             return
         # A client that says nothing of its connection and may keep it speaks HTTP/1.1: asking would cost a text.
-        minor = 1 if keep_alive and b"connection" not in self._named else int(self._parser.get_http_version() != "1.0")
+        try:
+            minor = 1 if keep_alive and b"connection" not in self._named else minor_of(self._parser.get_http_version())
+        except RequestError as error:
+            raise self._refused(error) from None
         body = bytes(self._body[0]) if len(self._body) == 1 else b"".join(self._body)
         host = self._named.pop(b"host", b"")
         call = Call(method, origin_form(self._url), self._passed_on, body, host, self._peer, self._named)
@@ -300,8 +299,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _refuse(self, error: RequestError) -> None:
         """Answer bytes that are no request, and let the answer arrive before the connection goes."""
-        self._keep_alive = False
-        self._lingering = True
+        self._keep_alive, self._lingering = False, True
         head = [*error.headers, (b"Content-Length", b"%d" % len(error.body)), *self._listener.told(self._headers)]
         self.head(error.status, error.reason.encode(), head, Framing.SIZED)
         self.write(error.body)

@@ -177,8 +177,12 @@ class Metrics(Collector):
         return generate_latest(self._registry)
 
     async def scraped(self) -> bytes:
-        """The same, put into text beside the loop, which requests wait for."""
-        return await asyncio.to_thread(generate_latest, _Built(tuple(self._registry.collect())))
+        """The same, a family at a time and put into text beside the loop, which requests wait for."""
+        families = []
+        for family in self._registry.collect():
+            families.append(family)
+            await asyncio.sleep(0)  # whoever collects has looked at all that may change before it yields
+        return await asyncio.to_thread(generate_latest, _Built(families))
 
     # -- closed sets -----------------------------------------------------------------------------------------------
 
@@ -227,10 +231,11 @@ class Metrics(Collector):
 
     def _of_the_fleet(self) -> Iterator[Built]:
         loads = {(name,): self._fleet.load(name) for name in self._fleet.replicas()}
+        held = [(key, self._fleet.held_blocks(key[0])) for key in loads]
+        sizes = [(key, self._fleet.effective_blocks(key[0])) for key in loads]
         yield gauge("router_in_flight", [(key, load[0]) for key, load in loads.items()])
         yield gauge("router_pending_prefill_tokens", [(key, load[1]) for key, load in loads.items()])
-        yield gauge("router_held_blocks", [(key, self._fleet.held_blocks(key[0])) for key in loads])
-        sizes = [(key, self._fleet.effective_blocks(key[0])) for key in loads]
+        yield gauge("router_held_blocks", held)
         yield gauge("router_effective_blocks", [(key, size) for key, size in sizes if size is not None])
         yield gauge("router_index_runs", [((), self._fleet.index_runs)])
 

@@ -1,5 +1,7 @@
 """What is counted, under which labels, and how it reads when scraped."""
 
+import asyncio
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -7,7 +9,7 @@ from policies.fleet import Fleet
 from policies.round_robin import RoundRobin
 from policies.types import Request
 from router.admission import Admission
-from router.families import DECISION_BOUNDS_S, Histogram
+from router.families import DECISION_BOUNDS_S, Histogram, gauge
 from router.health import Watcher
 from router.hit_series import HitSeries
 from router.hits import Hits
@@ -184,3 +186,26 @@ async def test_what_is_put_into_text_beside_the_loop_is_the_same(metrics):
     ours = [line for line in metrics.exposition().splitlines() if line.startswith(b"router_")]
     assert [line for line in (await metrics.scraped()).splitlines() if line.startswith(b"router_")] == ours
     assert len(ours) > 50
+
+
+@pytest.mark.parametrize("leaves_after", range(40))
+async def test_a_scrape_lets_others_run_between_families(metrics, fleet, leaves_after):
+    """And what they change meanwhile is no fault: a replica leaves after some of them."""
+    metrics.answered(DONE)
+    fleet.joined("r2")
+    turns, before_last = 0, []
+
+    class Last:
+        def collect(self):
+            before_last.append(turns)
+            yield gauge("router_index_runs", [((), 0)])
+
+    metrics.also(Last())
+    scraping = asyncio.ensure_future(metrics.scraped())
+    while not scraping.done():
+        if turns == leaves_after:
+            fleet.left("r2")
+        await asyncio.sleep(0)
+        turns += 1
+    assert before_last[-1] > 40
+    assert (await scraping).decode().count("# TYPE router_") > 40

@@ -43,8 +43,7 @@ TESTED_ELSEWHERE = {
     "router/sections.py": "test_config.py",  # values only
     "router/http/exchange.py": "test_upstream.py",  # values only
     "router/http/heads.py": "test_messages.py",  # what goes on and what does not, with the rest of a call
-    "router/http/reading.py": "test_upstream.py",  # how a connection is read, as the way to a replica uses it
-    "router/http/connection.py": "test_upstream.py",  # one connection, as the way to a replica uses it
+    "router/http/reading.py": "test_connection.py",  # how a connection is read
 }
 """Modules without a test file of their own: where they are tested, and why there."""
 
